@@ -1,0 +1,1 @@
+"""weft: every efficient-transformer idea behind one interface."""

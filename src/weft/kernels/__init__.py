@@ -1,0 +1,1 @@
+"""Functions on tensors: no modules, no configs."""

@@ -1,0 +1,1 @@
+"""Parts that surround a mixer: norm, positions, embeddings, projections, padding."""

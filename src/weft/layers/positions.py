@@ -1,0 +1,158 @@
+"""Positions inside attention: rotary (RoPE), ALiBi and T5's relative bias.
+
+RoPE turns each pair of channels of q and k by an angle proportional to the position, so that their
+product depends on the distance alone (Su et al. 2021, https://arxiv.org/abs/2104.09864). ALiBi
+subtracts m_a·|i − j| from the scores of head a (Press et al. 2021, https://arxiv.org/abs/2108.12409);
+T5 adds a learned number per head and distance bucket (Raffel et al. 2019, section 2.1,
+https://arxiv.org/abs/1910.10683).
+
+Every part answers two questions: `rotate(x, positions)` for queries and keys, and `bias(i, j)`,
+(h, ...) for broadcastable positions i and j, or None where it has nothing to say.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from weft.errors import WeftError
+from weft.registry import Registry
+
+POSITIONS = Registry("position scheme")
+
+
+class PositionScheme(nn.Module):
+    """No position information: rotate is the identity, the bias is absent."""
+
+    biased = False
+
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        """(b, h, n, d) at integer positions (n,) -> (b, h, n, d)."""
+        return x
+
+    def bias(self, i: Tensor, j: Tensor) -> Tensor | None:
+        """What is added to the scores of queries at i and keys at j: (h, *broadcast(i, j))."""
+        return None
+
+
+@POSITIONS.register("rope")
+@dataclass(frozen=True, kw_only=True)
+class Rope:
+    """Rotary positions; pairs are (p, p + d/2), or neighbours (2p, 2p + 1) if interleaved."""
+
+    base: float = 10_000.0
+    interleaved: bool = False
+
+    def build(self, heads: int, head_dim: int) -> Rotary:
+        """The module for heads of this width."""
+        if head_dim % 2:
+            raise WeftError(f"rope turns pairs of channels, so head_dim is even; got {head_dim}")
+        return Rotary(self, head_dim)
+
+
+class Rotary(PositionScheme):
+    """θ_p = position · base^(−2p/d); (x1, x2) -> (x1 cosθ − x2 sinθ, x2 cosθ + x1 sinθ)."""
+
+    def __init__(self, config: Rope, head_dim: int) -> None:
+        super().__init__()
+        self.config, self.head_dim = config, head_dim
+
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Turn (b, h, n, d) by its positions (n,)."""
+        d = self.head_dim
+        power = torch.arange(0, d, 2, device=x.device, dtype=torch.float64) / d
+        angle = positions.to(x.device, torch.float64)[:, None] * self.config.base**-power
+        work = torch.promote_types(x.dtype, torch.float32)
+        cos, sin = angle.cos().to(work), angle.sin().to(work)  # (n, d / 2)
+        if self.config.interleaved:
+            x1, x2 = x[..., 0::2].to(work), x[..., 1::2].to(work)
+            turned = torch.stack((x1 * cos - x2 * sin, x2 * cos + x1 * sin), dim=-1).flatten(-2)
+        else:
+            x1, x2 = x.to(work).chunk(2, dim=-1)
+            turned = torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin), dim=-1)
+        return turned.to(x.dtype)  # (b, h, n, d)
+
+
+@POSITIONS.register("alibi")
+@dataclass(frozen=True, kw_only=True)
+class Alibi:
+    """A linear penalty on distance, steeper in some heads than in others."""
+
+    def build(self, heads: int, head_dim: int) -> LinearBias:
+        """The module for this many heads."""
+        return LinearBias(heads)
+
+
+class LinearBias(PositionScheme):
+    """bias_a(i, j) = −m_a·|i − j| with m_a = 2^(−8a/h) for a power of two h."""
+
+    biased = True
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.register_buffer("slopes", torch.tensor(alibi_slopes(heads)), persistent=False)
+
+    def bias(self, i: Tensor, j: Tensor) -> Tensor:
+        """(h, *broadcast(i, j))."""
+        distance = (i - j).abs()
+        slopes = self.slopes.to(torch.promote_types(self.slopes.dtype, torch.float32))
+        return -slopes.view(-1, *(1,) * distance.dim()) * distance
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """The slopes of the paper; between powers of two, every other slope of the doubled list."""
+    whole = 2 ** math.floor(math.log2(heads))
+    slopes = [2 ** (-8 * a / whole) for a in range(1, whole + 1)]
+    between = [2 ** (-4 * a / whole) for a in range(1, 2 * whole + 1, 2)]
+    return slopes + between[: heads - whole]
+
+
+@POSITIONS.register("t5")
+@dataclass(frozen=True, kw_only=True)
+class T5Bias:
+    """A learned bias per head and distance bucket; far distances share buckets logarithmically."""
+
+    buckets: int = 32
+    max_distance: int = 128
+    causal: bool = False
+
+    def build(self, heads: int, head_dim: int) -> BucketBias:
+        """The module for this many heads."""
+        return BucketBias(self, heads)
+
+
+class BucketBias(PositionScheme):
+    """bias(i, j) = table[bucket(j − i)]."""
+
+    biased = True
+
+    def __init__(self, config: T5Bias, heads: int) -> None:
+        super().__init__()
+        self.config = config
+        self.table = nn.Parameter(torch.randn(config.buckets, heads) * 0.02)
+
+    def bias(self, i: Tensor, j: Tensor) -> Tensor:
+        """(h, *broadcast(i, j))."""
+        return self.table[self.bucket(j - i)].movedim(-1, 0)
+
+    def bucket(self, offset: Tensor) -> Tensor:
+        """The bucket of each offset j − i: exact while near, logarithmic up to max_distance."""
+        buckets = self.config.buckets
+        if self.config.causal:
+            start, distance = torch.zeros_like(offset), (-offset).clamp(min=0)
+        else:
+            buckets //= 2
+            start, distance = (offset > 0) * buckets, offset.abs()
+        near = buckets // 2
+        scale = (buckets - near) / math.log(self.config.max_distance / near)
+        far = near + (torch.log(distance.clamp(min=1).float() / near) * scale).long()
+        return start + torch.where(distance < near, distance, far.clamp(max=buckets - 1))
+
+
+def build_positions(config: Any | None, heads: int, head_dim: int) -> PositionScheme:
+    """The module for a position config, or the identity for None."""
+    return PositionScheme() if config is None else config.build(heads, head_dim)

@@ -1,0 +1,281 @@
+"""The one contract of token mixing, and what is written once around every mechanism.
+
+    forward(x, valid=, context=)  (b, n, c) -> (b, n, c), any length, any padding
+    start(batch) -> State         causal mixers: decoding
+    step(x, state) -> y, State    one or several new tokens; any split equals forward
+
+A mechanism is a frozen config (its settings, its `traits`, `build(frame)`) and a module that
+implements `mix`, `reference` and, where it streams, `start` and `step`. In `mix`, `valid` is
+either None or marks real tokens that all stand at the front of their row: `forward` has moved
+them there and moves the results back, so padding is never a mechanism's concern elsewhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from weft.errors import Unsupported, WeftError
+from weft.layers.padding import left_align, restore
+from weft.layers.positions import build_positions
+from weft.layers.projection import Projections
+from weft.registry import Registry
+
+MIXERS = Registry("mixer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """What a mechanism is and can do; chooses its contract checks and writes the docs table."""
+
+    family: str  # fixed pattern, learned pattern, low rank, feature map, synthesised, ...
+    paper: str  # authors, year, address
+    time: str  # per layer, in the letters of the shape legend
+    memory: str  # working memory per layer, beyond the input
+    state: str | None = None  # numbers a decoder keeps per layer and row; None: cannot stream
+    exact: bool = False  # equals dense attention under a pattern
+    causal: bool = False  # can hide the future
+    bidirectional: bool = True  # can read both ways
+    cross: bool = False  # can read a context of another length
+    compiles: bool = True  # torch.compile(fullgraph=True) works
+    note: str = ""  # the reason behind a False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """What surrounds a mixer, the same for every mechanism: widths, heads, direction, positions."""
+
+    dim: int
+    heads: int = 8
+    kv_heads: int | None = None  # None: as many as heads
+    head_dim: int | None = None  # None: dim / heads
+    causal: bool = False
+    length: int | None = None  # longest sequence, where parameters depend on it
+    layer: int = 0  # which layer of the model, from 0: for settings that differ by layer
+    positions: Any | None = None  # Rope(), Alibi(), T5Bias()
+    dropout: float = 0.0
+    bias: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for field in ("dim", "heads"):
+            if getattr(self, field) < 1:
+                raise WeftError(f"{field} is at least 1; got {field}={getattr(self, field)}")
+        if self.head_dim is None:
+            if self.dim % self.heads:
+                raise WeftError(
+                    f"dim is divided among the heads: dim={self.dim} is no multiple of "
+                    f"heads={self.heads}; give head_dim to choose the width of a head freely"
+                )
+            object.__setattr__(self, "head_dim", self.dim // self.heads)
+        if self.kv_heads is None:
+            object.__setattr__(self, "kv_heads", self.heads)
+        if self.kv_heads < 1 or self.heads % self.kv_heads:
+            raise WeftError(
+                f"query heads share key heads evenly: heads={self.heads} is no multiple of "
+                f"kv_heads={self.kv_heads}"
+            )
+        if not 0.0 <= self.dropout < 1.0:
+            raise WeftError(f"dropout is in [0, 1); got {self.dropout}")
+
+
+@dataclass
+class State:
+    """What a decoder remembers of one layer; subclasses add tensors whose first axis is batch."""
+
+    position: int = 0  # tokens consumed so far
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors by field name."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+    def size(self) -> int:
+        """Numbers kept per batch row."""
+        return sum(tensor[0].numel() for tensor in self.tensors().values())
+
+    def select(self, rows: Tensor) -> State:
+        """The state of these batch rows, in this order (for beams and finished rows)."""
+        picked = {name: tensor[rows] for name, tensor in self.tensors().items()}
+        return dataclasses.replace(self, **picked)
+
+
+class Mixer(nn.Module):
+    """Mixes tokens: every output row is a function of the rows of x it may read."""
+
+    def __init__(self, config: Any, frame: Frame) -> None:
+        super().__init__()
+        self.config, self.frame = config, frame
+        traits = config.traits
+        if frame.causal and not traits.causal:
+            able = [name for name in MIXERS if MIXERS[name]().traits.causal]
+            reason = traits.note or "its output reads later tokens"
+            raise Unsupported(
+                f"{config.name} cannot be causal: {reason}; "
+                f"use causal=False, or one that can: {', '.join(able)}"
+            )
+        if not frame.causal and not traits.bidirectional:
+            raise Unsupported(f"{config.name} is causal by construction; use causal=True")
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        valid: Tensor | None = None,
+        context: Tensor | None = None,
+        context_valid: Tensor | None = None,
+    ) -> Tensor:
+        """(b, n, c) -> (b, n, c). `valid` (b, n) is True where a token is real; padding yields 0.
+
+        With a `context` (b, m, c) the keys and values come from there (cross-attention).
+        """
+        _check_sequence("x", x, self.frame.dim)
+        if context is None:
+            if context_valid is not None:
+                raise WeftError("context_valid describes a context, but no context was given")
+        else:
+            self._check_context(x, context)
+            if context_valid is not None:
+                _check_valid("context_valid", context_valid, context)
+                context, context_valid, _ = left_align(context, context_valid)
+        if valid is None:
+            return self.mix(x, None, context, context_valid)
+        _check_valid("valid", valid, x)
+        aligned, real, order = left_align(x, valid)
+        return restore(self.mix(aligned, real, context, context_valid), order, valid)
+
+    def mix(
+        self,
+        x: Tensor,
+        valid: Tensor | None,
+        context: Tensor | None,
+        context_valid: Tensor | None,
+    ) -> Tensor:
+        """The mechanism: (b, n, c) -> (b, n, c); real tokens stand first, padding is don't-care."""
+        raise NotImplementedError(f"{type(self).__name__} has to define mix")
+
+    def reference(
+        self,
+        x: Tensor,
+        valid: Tensor | None = None,
+        context: Tensor | None = None,
+        context_valid: Tensor | None = None,
+    ) -> Tensor:
+        """The same function written plainly from the equation: slow, and the truth of the tests."""
+        raise NotImplementedError(f"{type(self).__name__} has to define reference")
+
+    def start(self, batch: int = 1) -> State:
+        """An empty decoding state on the parameters' device and dtype."""
+        raise self._cannot_stream()
+
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """New tokens (b, n, c) and the state so far -> their outputs (b, n, c) and the next state.
+
+        The state passed in is consumed: keep only the one returned.
+        """
+        raise self._cannot_stream()
+
+    def state_size(self, tokens: int) -> int:
+        """Numbers per batch row that the state holds after this many tokens."""
+        raise self._cannot_stream()
+
+    def _cannot_stream(self) -> Unsupported:
+        if self.config.traits.causal and not self.frame.causal:
+            return Unsupported(f"decoding needs a causal {self.config.name}; build it causal=True")
+        return Unsupported(
+            f"{self.config.name} does not stream: "
+            f"{self.config.traits.note or 'its output reads later tokens'}"
+        )
+
+    def _check_context(self, x: Tensor, context: Tensor) -> None:
+        if not self.config.traits.cross:
+            able = [name for name in MIXERS if MIXERS[name]().traits.cross]
+            reason = self.config.traits.note or "it mixes one sequence"
+            raise Unsupported(
+                f"{self.config.name} cannot read a context: {reason}; "
+                f"mixers that can: {', '.join(able)}"
+            )
+        _check_sequence("context", context, self.frame.dim)
+        if len(context) != len(x):
+            raise WeftError(f"x and context hold {len(x)} and {len(context)} rows; they must agree")
+
+
+class AttentionMixer(Mixer):
+    """Projections, heads, positions and output around a core that maps q, k, v to values."""
+
+    def __init__(self, config: Any, frame: Frame) -> None:
+        super().__init__(config, frame)
+        self.project = Projections(
+            frame.dim, frame.heads, frame.kv_heads, frame.head_dim, frame.bias
+        )
+        self.positions = build_positions(frame.positions, frame.heads, frame.head_dim)
+
+    def mix(
+        self,
+        x: Tensor,
+        valid: Tensor | None,
+        context: Tensor | None,
+        context_valid: Tensor | None,
+    ) -> Tensor:
+        """Project, attend, project back."""
+        q, k, v = self.heads(x, context)
+        keys_valid = valid if context is None else context_valid
+        return self.project.out(self.attention(q, k, v, keys_valid, crossing=context is not None))
+
+    def reference(
+        self,
+        x: Tensor,
+        valid: Tensor | None = None,
+        context: Tensor | None = None,
+        context_valid: Tensor | None = None,
+    ) -> Tensor:
+        """Project, attend by the plain equation, project back. Real tokens stand first."""
+        q, k, v = self.heads(x, context)
+        keys_valid = valid if context is None else context_valid
+        y = self.plain_attention(q, k, v, keys_valid, crossing=context is not None)
+        return self.project.out(y)
+
+    def heads(
+        self, x: Tensor, context: Tensor | None = None, start: int = 0
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """q (b, h, n, d), k and v (b, g, m, d), positions applied; x begins at index `start`."""
+        source = x if context is None else context
+        q, k, v = self.project.q(x), self.project.k(source), self.project.v(source)
+        if context is None:
+            index = torch.arange(start, start + x.shape[1], device=x.device)
+            q, k = self.positions.rotate(q, index), self.positions.rotate(k, index)
+        return q, k, v
+
+    def attention(
+        self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, crossing: bool
+    ) -> Tensor:
+        """The mechanism: q (b, h, n, d), k, v (b, g, m, d), valid (b, m) -> (b, h, n, d)."""
+        raise NotImplementedError(f"{type(self).__name__} has to define attention")
+
+    def plain_attention(
+        self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, crossing: bool
+    ) -> Tensor:
+        """`attention` written plainly from the equation, O(n²)."""
+        raise NotImplementedError(f"{type(self).__name__} has to define plain_attention")
+
+    @property
+    def dropout(self) -> float:
+        """Attention dropout now: 0 outside training."""
+        return self.frame.dropout if self.training else 0.0
+
+
+def _check_sequence(name: str, x: Tensor, dim: int) -> None:
+    if x.dim() != 3 or x.shape[-1] != dim:
+        raise WeftError(f"{name} is (batch, length, {dim}); got {tuple(x.shape)}")
+
+
+def _check_valid(name: str, valid: Tensor, x: Tensor) -> None:
+    if valid.dtype != torch.bool or valid.shape != x.shape[:2]:
+        raise WeftError(
+            f"{name} is a boolean (batch, length) = {tuple(x.shape[:2])}, True where a token is "
+            f"real; got {valid.dtype} {tuple(valid.shape)}"
+        )

@@ -1,0 +1,16 @@
+"""Shared test set-up: one thread per worker, fixed seeds, no AMX instructions."""
+
+import os
+
+# Some virtual machines announce AMX and refuse it; oneDNN must be told before torch is imported.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
