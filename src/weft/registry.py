@@ -30,7 +30,8 @@ class Registry:
             if name in self._entries:
                 raise WeftError(f"{self.family} {name!r} is registered twice; names are unique")
             config.name = name
-            config.__str__ = _spec_string
+            if "__str__" not in vars(config):
+                config.__str__ = _spec_string
             self._entries[name] = config
             return config
 
@@ -53,13 +54,20 @@ class Registry:
     def make(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Build a config by name; unknown settings raise and suggest the near ones."""
         config = self[name]
-        known = [field.name for field in dataclasses.fields(config) if field.init]
+        if not dataclasses.is_dataclass(config):
+            return config(*args, **kwargs)
+        fields = [field for field in dataclasses.fields(config) if field.init]
+        known = [field.name for field in fields]
         for key in kwargs:
             if key not in known:
                 raise WeftError(f"{name} has no setting {key!r}; {suggest(key, known)}")
-        if args:
-            raise WeftError(f"{name} takes its settings by name, such as {known[:1]}; got {args}")
-        return config(**kwargs)
+        in_order = [field.name for field in fields if not field.kw_only]
+        if len(args) > len(in_order):
+            raise WeftError(
+                f"{name} takes {len(in_order)} settings by place, the rest by name: "
+                f"{', '.join(known) or 'none'}; got {args}"
+            )
+        return config(*args, **kwargs)
 
     def parse(self, text: str) -> Any:
         """The config that a spec string such as `longformer(window=512)` describes."""

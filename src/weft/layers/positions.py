@@ -6,8 +6,8 @@ subtracts m_a·|i − j| from the scores of head a (Press et al. 2021, https://a
 T5 adds a learned number per head and distance bucket (Raffel et al. 2019, section 2.1,
 https://arxiv.org/abs/1910.10683).
 
-Every part answers two questions: `rotate(x, positions)` for queries and keys, and `bias(i, j)`,
-(h, ...) for broadcastable positions i and j, or None where it has nothing to say.
+Every scheme answers two questions: `rotate(x, positions)` for queries and keys, and, where it is
+`biased`, `at(head, i, j)`: what is added to a score. `dense_bias` evaluates that for all heads.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ POSITIONS = Registry("position scheme")
 
 
 class PositionScheme(nn.Module):
-    """No position information: rotate is the identity, the bias is absent."""
+    """No position information: rotate is the identity, and there is no bias."""
 
     biased = False
 
@@ -34,9 +34,9 @@ class PositionScheme(nn.Module):
         """(b, h, n, d) at integer positions (n,) -> (b, h, n, d)."""
         return x
 
-    def bias(self, i: Tensor, j: Tensor) -> Tensor | None:
-        """What is added to the scores of queries at i and keys at j: (h, *broadcast(i, j))."""
-        return None
+    def at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """What is added to the score of `head` for a query at i and a key at j (broadcast)."""
+        raise NotImplementedError("this position scheme has no bias")
 
 
 @POSITIONS.register("rope")
@@ -96,11 +96,8 @@ class LinearBias(PositionScheme):
         super().__init__()
         self.register_buffer("slopes", torch.tensor(alibi_slopes(heads)), persistent=False)
 
-    def bias(self, i: Tensor, j: Tensor) -> Tensor:
-        """(h, *broadcast(i, j))."""
-        distance = (i - j).abs()
-        slopes = self.slopes.to(torch.promote_types(self.slopes.dtype, torch.float32))
-        return -slopes.view(-1, *(1,) * distance.dim()) * distance
+    def at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return -self.slopes[head] * (i - j).abs()
 
 
 def alibi_slopes(heads: int) -> list[float]:
@@ -135,9 +132,8 @@ class BucketBias(PositionScheme):
         self.config = config
         self.table = nn.Parameter(torch.randn(config.buckets, heads) * 0.02)
 
-    def bias(self, i: Tensor, j: Tensor) -> Tensor:
-        """(h, *broadcast(i, j))."""
-        return self.table[self.bucket(j - i)].movedim(-1, 0)
+    def at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return self.table[self.bucket(j - i), head]
 
     def bucket(self, offset: Tensor) -> Tensor:
         """The bucket of each offset j − i: exact while near, logarithmic up to max_distance."""

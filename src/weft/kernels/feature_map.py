@@ -1,0 +1,156 @@
+"""Linear attention: features of keys meet the values first, so no n × m matrix ever exists.
+
+    out_i = S_iᵀ φ(q_i) / (z_i·φ(q_i) + ε),    S_i = Σ_j φ(k_j) v_jᵀ,    z_i = Σ_j φ(k_j)
+
+The sums run over every real key or, causally, over j ≤ i. Then they are a recurrence, which may
+forget: S_i = exp(a_i)·S_{i−1} + φ(k_i) v_iᵀ with a_i ≤ 0, one number per key head and token.
+(A gated sum g·S + (1 − g)·φ(k) vᵀ is a = log g and features scaled by 1 − g.)
+
+The causal form works in chunks of w tokens: scores inside a chunk are a masked w × w product, all
+that came before a chunk is one carried S, and the S of all chunks come from one cumulative sum
+(with decay: from log₂(n / w) doublings). Everything is batched over chunks.
+
+Letters beside the usual ones: f features, p = h / g query heads per key head, u chunks.
+Time O(n·f·e + n·w·(f + e)), memory O(n·w + n·f·e / w), state f·(e + 1) per key head.
+Sums are kept in float32 at least, whatever the inputs are.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from weft.errors import WeftError
+from weft.kernels.slots import into_blocks
+
+
+class Sums(NamedTuple):
+    """What is carried from token to token: S and z."""
+
+    values: Tensor  # (b, g, f, e)
+    weights: Tensor  # (b, g, f)
+
+
+def linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    valid: Tensor | None = None,
+    log_decay: Tensor | None = None,
+    eps: float = 1e-6,
+    chunk: int = 64,
+) -> Tensor:
+    """Features (b, h, n, f) and (b, g, m, f), values (b, g, m, e) -> (b, h, n, e).
+
+    `valid` (b, m) is True where a key is real; `log_decay` (b, g, m) needs `causal`.
+    """
+    if valid is not None:
+        hidden = ~valid[:, None, :, None]
+        k, v = k.masked_fill(hidden, 0.0), v.masked_fill(hidden, 0.0)
+    if causal:
+        return causal_linear_attention(q, k, v, log_decay=log_decay, eps=eps, chunk=chunk)[0]
+    if log_decay is not None:
+        raise WeftError("a decay forgets the past, so it needs causal=True; got causal=False")
+    work, dtype = torch.promote_types(v.dtype, torch.float32), v.dtype
+    q, k, v = q.to(work), k.to(work), v.to(work)
+    sums = Sums(k.transpose(-1, -2) @ v, k.sum(-2))
+    rows = q.unflatten(1, (k.shape[1], -1)).flatten(2, 3)  # (b, g, p * n, f)
+    out = _read(rows, sums, eps)  # (b, g, p * n, e)
+    return out.unflatten(2, (-1, q.shape[2])).flatten(1, 2).to(dtype)  # (b, h, n, e)
+
+
+def causal_linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    sums: Sums | None = None,
+    log_decay: Tensor | None = None,
+    eps: float = 1e-6,
+    chunk: int = 64,
+) -> tuple[Tensor, Sums]:
+    """Causal form from the sums so far: values (b, h, n, e) and the sums after the last token."""
+    b, g, n, f = k.shape
+    work, dtype, size = torch.promote_types(v.dtype, torch.float32), v.dtype, min(chunk, n)
+    q = into_blocks(q.to(work).unflatten(1, (g, -1)), size).transpose(2, 3)  # (b, g, u, p, w, f)
+    k, v = into_blocks(k.to(work), size), into_blocks(v.to(work), size)  # (b, g, u, w, f or e)
+    shape = q.shape[3:5]
+    read, write, inside, total = q, k, None, None
+    if log_decay is not None:
+        since = (
+            into_blocks(log_decay.to(work)[..., None], size).squeeze(-1).cumsum(-1)
+        )  # (b, g, u, w)
+        total = since[..., -1]  # (b, g, u)
+        read = q * since.exp()[:, :, :, None, :, None]
+        write = k * (total[..., None] - since).exp()[..., None]
+        inside = _decay_matrix(since)[:, :, :, None]  # (b, g, u, 1, w, w)
+    if sums is None:
+        sums = Sums(k.new_zeros(b, g, f, v.shape[-1]), k.new_zeros(b, g, f))
+    before = Sums(
+        _running(sums.values, write.transpose(-1, -2) @ v, total),  # (b, g, u + 1, f, e)
+        _running(sums.weights, write.sum(-2), total),  # (b, g, u + 1, f)
+    )
+    scores = q.flatten(3, 4) @ k.transpose(-1, -2)  # (b, g, u, p * w, w)
+    scores = scores.unflatten(3, shape)  # (b, g, u, p, w, w)
+    scores = scores.tril() if inside is None else scores * inside
+    scores, read = scores.flatten(3, 4), read.flatten(3, 4)  # (b, g, u, p * w, w or f)
+    top = scores @ v + read @ before.values[:, :, :-1]  # (b, g, u, p * w, e)
+    bottom = scores.sum(-1, keepdim=True) + read @ before.weights[:, :, :-1, :, None]
+    out = (top / (bottom + eps)).unflatten(3, shape).transpose(2, 3)  # (b, g, p, u, w, e)
+    out = out.flatten(3, 4)[..., :n, :].flatten(1, 2).to(dtype)  # (b, h, n, e)
+    return out, Sums(before.values[:, :, -1].clone(), before.weights[:, :, -1].clone())
+
+
+def linear_step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sums: Sums,
+    *,
+    log_decay: Tensor | None = None,
+    eps: float = 1e-6,
+) -> tuple[Tensor, Sums]:
+    """One token of the causal form as a recurrence: (b, h, 1, f), ... -> (b, h, 1, e) and sums."""
+    work, dtype = sums.values.dtype, v.dtype
+    q, k, v = q.to(work), k.to(work), v.to(work)
+    values, weights = sums
+    if log_decay is not None:
+        kept = log_decay.to(work).exp()  # (b, g, 1)
+        values, weights = values * kept[..., None], weights * kept
+    sums = Sums(values + k.transpose(-1, -2) * v, weights + k.squeeze(2))
+    out = _read(q.squeeze(2).unflatten(1, (k.shape[1], -1)), sums, eps)  # (b, g, p, e)
+    return out.flatten(1, 2)[:, :, None].to(dtype), sums
+
+
+def _read(rows: Tensor, sums: Sums, eps: float) -> Tensor:
+    return rows @ sums.values / (rows @ sums.weights[..., None] + eps)
+
+
+def _decay_matrix(since: Tensor) -> Tensor:
+    """What is left at t of what came at s ≤ t of one chunk: (..., w) -> (..., w, w), 0 if s > t."""
+    w = since.shape[-1]
+    later = torch.ones(w, w, dtype=torch.bool, device=since.device).triu(1)  # (w, w)
+    return (since[..., :, None] - since[..., None, :]).masked_fill(later, -torch.inf).exp()
+
+
+def _running(first: Tensor, updates: Tensor, total: Tensor | None) -> Tensor:
+    """Sums before each chunk and after the last: (b, g, ...), (b, g, u, ...) -> (b, g, u + 1, ...).
+
+    `total` (b, g, u) is the log-decay over each chunk.
+    """
+    sums = torch.cat((first[:, :, None].to(updates.dtype), updates), dim=2)
+    if total is None:
+        return sums.cumsum(2)
+    clock = F.pad(total, (1, 0)).cumsum(-1)  # (b, g, u + 1)
+    clock = clock.view(*clock.shape, *(1,) * (sums.dim() - 3))
+    reach = 1
+    while reach < sums.shape[2]:
+        kept = (clock[:, :, reach:] - clock[:, :, :-reach]).exp()
+        grown = sums[:, :, reach:] + sums[:, :, :-reach] * kept
+        sums, reach = torch.cat((sums[:, :, :reach], grown), dim=2), 2 * reach
+    return sums

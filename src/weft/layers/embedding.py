@@ -1,0 +1,156 @@
+"""Inputs to model width: token ids or continuous channels, positions, and register tokens.
+
+    e_i = table[id_i]  or  W x_i + b,    plus nothing, sin/cos(p_i) or P[p_i]
+
+p_i counts the real tokens before token i, so padding anywhere changes no position. The sinusoid is
+sin and cos of p · 10000^(−2k/c) in channels 2k and 2k + 1 (Vaswani et al. 2017, section 3.5,
+https://arxiv.org/abs/1706.03762); it works at any length, a learned table at most at its own.
+
+Registers are learned vectors in front of every sequence, which the model removes again at the end:
+the global tokens of ETC and BigBird-ETC, or a CLS token. They carry no position of their own.
+
+Every term starts with standard deviation 0.02 (continuous inputs: if they have unit variance), so
+that no term drowns another. Differs from the paper: its sinusoid has amplitude 1 and its tokens are
+scaled up by √c; here the sinusoid is scaled down to 0.02·√2 instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from weft.errors import WeftError
+
+INITIAL_STD = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embedding:
+    """What enters a model: ids below `vocab`, or vectors of `channels` numbers; exactly one."""
+
+    vocab: int | None = None
+    channels: int | None = None
+    positions: Literal["none", "sinusoidal", "learned"] = "none"
+    registers: int = 0  # learned tokens put in front of each sequence
+
+    def __post_init__(self) -> None:
+        if (self.vocab is None) == (self.channels is None):
+            raise WeftError(
+                "inputs are token ids (vocab=...) or vectors (channels=...), exactly one of them; "
+                f"got vocab={self.vocab} and channels={self.channels}"
+            )
+        if (self.vocab or self.channels or 0) < 1:
+            raise WeftError(
+                "vocab or channels is at least 1; "
+                f"got vocab={self.vocab} and channels={self.channels}"
+            )
+        if self.positions not in ("none", "sinusoidal", "learned"):
+            raise WeftError(
+                "positions of an embedding are 'none', 'sinusoidal' or 'learned'; got "
+                f"{self.positions!r} (Rope, Alibi and T5Bias act in attention: Frame(positions=))"
+            )
+        if self.registers < 0:
+            raise WeftError(f"registers counts learned tokens, 0 or more; got {self.registers}")
+
+    def build(self, dim: int, length: int | None = None) -> Embedder:
+        """The module for this width; `length` is the longest sequence, for learned positions."""
+        return Embedder(self, dim, length)
+
+
+class Embedder(nn.Module):
+    """Ids (b, n) or vectors (b, n, channels) -> (b, n, c); `registers` is (g, c)."""
+
+    def __init__(self, config: Embedding, dim: int, length: int | None) -> None:
+        super().__init__()
+        self.config, self.dim, self.length = config, dim, None
+        if config.vocab is not None:
+            self.table = nn.Parameter(_normal(config.vocab, dim))
+        else:
+            self.linear = nn.Linear(config.channels, dim)
+            nn.init.normal_(self.linear.weight, std=INITIAL_STD * config.channels**-0.5)
+            nn.init.zeros_(self.linear.bias)
+        if config.positions == "learned":
+            if length is None:
+                raise WeftError(
+                    "learned positions are a table as long as the longest sequence; give "
+                    "Frame(length=...), or take positions='sinusoidal', which has no limit"
+                )
+            self.length = length
+            self.positions = nn.Parameter(_normal(length, dim))
+        # None rather than an empty parameter, which optimisers and files would carry for nothing.
+        self.registers = nn.Parameter(_normal(config.registers, dim)) if config.registers else None
+
+    def forward(self, x: Tensor, *, valid: Tensor | None = None, start: int = 0) -> Tensor:
+        """Embed a sequence whose first real token has position `start`; registers stay apart."""
+        self._check(x, valid)
+        if self.config.vocab is None:
+            embedded = self.linear(x)  # (b, n, c)
+        else:
+            ids = x if valid is None else x.masked_fill(~valid, 0)
+            _check_ids(ids, self.config.vocab)
+            embedded = F.embedding(ids.long(), self.table)  # (b, n, c)
+        if self.config.positions == "none":
+            return embedded
+        if valid is None:
+            index = torch.arange(start, start + x.shape[1], device=x.device)
+        else:
+            index = start + (valid.long().cumsum(1) - 1).clamp(min=0)  # (b, n)
+        if self.config.positions == "sinusoidal":
+            return embedded + (sinusoid(index, self.dim) * INITIAL_STD * 2**0.5).to(embedded.dtype)
+        if self.length < start + x.shape[1]:
+            # Padding may be longer than the table: only real tokens count.
+            self.check_length(start + (x.shape[1] if valid is None else int(valid.sum(1).max())))
+        return embedded + self.positions[index]
+
+    def check_length(self, tokens: int) -> None:
+        """Refuse a sequence longer than the learned positions."""
+        if self.length is not None and tokens > self.length:
+            raise WeftError(
+                f"the sequence has {tokens} tokens, but there are learned positions for "
+                f"{self.length}; shorten it, or build with a larger Frame(length=...)"
+            )
+
+    def _check(self, x: Tensor, valid: Tensor | None) -> None:
+        tokens = self.config.vocab is not None
+        integers = not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
+        if tokens and (x.dim() != 2 or not integers):
+            raise WeftError(
+                f"token ids are integers (batch, length); got {x.dtype} {tuple(x.shape)}"
+            )
+        if not tokens and (x.dim() != 3 or x.shape[-1] != self.config.channels or integers):
+            raise WeftError(
+                f"inputs are real numbers (batch, length, {self.config.channels}); "
+                f"got {x.dtype} {tuple(x.shape)}"
+            )
+        if valid is not None and (valid.dtype != torch.bool or valid.shape != x.shape[:2]):
+            raise WeftError(
+                f"valid is a boolean (batch, length) = {tuple(x.shape[:2])}, True where a token "
+                f"is real; got {valid.dtype} {tuple(valid.shape)}"
+            )
+
+
+def sinusoid(positions: Tensor, dim: int) -> Tensor:
+    """Integer positions (...) -> (..., dim) in float64: channels 2k, 2k + 1 are sin, cos."""
+    power = torch.arange(0, dim, 2, device=positions.device, dtype=torch.float64) / dim
+    angle = positions.to(torch.float64)[..., None] * 10_000.0**-power
+    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)[..., :dim]
+
+
+def _normal(rows: int, dim: int) -> Tensor:
+    return torch.randn(rows, dim) * INITIAL_STD
+
+
+def _check_ids(ids: Tensor, vocab: int) -> None:
+    # Reading the extremes would stall a GPU at every call; there the kernel itself asserts.
+    if ids.device.type != "cpu" or torch.compiler.is_compiling() or not ids.numel():
+        return
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= vocab:
+        raise WeftError(
+            f"ids run from 0 to vocab − 1 = {vocab - 1}; got {low if low < 0 else high}. "
+            "Mark padding with valid= rather than with a special id"
+        )

@@ -1,0 +1,40 @@
+"""Normalisation of a token's channels, and where it stands in a sublayer.
+
+    layer:  (x − mean(x)) / √(var(x) + ε) · g + b      Ba et al. 2016, https://arxiv.org/abs/1607.06450
+    rms:    x / √(mean(x²) + ε) · g                    Zhang, Sennrich 2019, https://arxiv.org/abs/1910.07467
+
+Place "pre" is x + f(norm(x)), with one more norm after the last sublayer; "post" is
+norm(x + f(x)), with one more norm on the embedding (as BERT), because nothing else would bring the
+small embedding to the scale of what the first sublayer adds to it. Deep models train more easily
+pre (Xiong et al. 2020, https://arxiv.org/abs/2002.04745).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from weft.errors import WeftError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norm:
+    """Which normalisation, and where; statistics are taken in float32 or wider."""
+
+    kind: Literal["layer", "rms"] = "layer"
+    place: Literal["pre", "post"] = "pre"
+    eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("layer", "rms"):
+            raise WeftError(f"a norm's kind is 'layer' or 'rms'; got kind={self.kind!r}")
+        if self.place not in ("pre", "post"):
+            raise WeftError(f"a norm's place is 'pre' or 'post'; got place={self.place!r}")
+        if not self.eps > 0:
+            raise WeftError(f"eps keeps a constant row finite, so it is positive; got {self.eps}")
+
+    def build(self, dim: int) -> nn.Module:
+        """The module for this width: (..., c) -> (..., c)."""
+        return (nn.LayerNorm if self.kind == "layer" else nn.RMSNorm)(dim, eps=self.eps)

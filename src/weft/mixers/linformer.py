@@ -1,0 +1,271 @@
+"""Linformer: keys and values are compressed along the sequence, queries read the slots.
+
+    out_i = Σ_s softmax_s(q_i·k'_s / √d) v'_s,    k' = compress(k),    v' = compress(v)
+
+`linear` is the paper's k' = E k, v' = F v with E, F (rank, length): rank = length and E = F = I is
+full attention. A shorter input uses the first columns of E, padding enters as 0, and input longer
+than `length` is an error. It mixes all tokens into each slot, so it cannot be causal.
+
+`convolution`, `depthwise`, `mean` and `max` make one slot of w tokens and take any length; w = 1
+with an identity kernel is full attention. Moving the input by w tokens in a circle moves the
+output with it. They can be causal: a query reads the slots whose last token it may read, and the
+tokens of the block that is still open one by one:
+
+    slots s with (s + 1)·w − 1 ≤ i    and    tokens j with ⌊(i + 1) / w⌋·w ≤ j ≤ i
+
+Time O(n·r·d), memory O(n·r); causal time O(n·(n/w + w)·d), memory O(n·(n/w + w)). Decoding keeps
+⌊t/w⌋ slots and the t mod w tokens of the open block. A bias by distance is refused, for a slot has
+no one place; rotary positions turn keys before compression.
+
+Papers: Wang et al. 2020, Linformer, section 4, https://arxiv.org/abs/2006.04768 (sharing, per-layer
+ranks and pooling are there); the convolution form follows Malard 2025, Conv-Linformer.
+Differs from them: padding is left out, keys may be grouped, and the block forms can be causal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from weft.errors import Unsupported, WeftError
+from weft.kernels.dense import dense_attention, expand_heads
+from weft.kernels.slots import causal_slot_attention, into_blocks
+from weft.layers.compress import BlockCompression, LinearCompression, hide
+from weft.mixers.base import MIXERS, AttentionMixer, Frame, Mixer, State, Traits
+
+Sharing = Literal["none", "heads", "kv", "layers"]
+Compress = Literal["linear", "convolution", "depthwise", "mean", "max"]
+DEFAULT_LENGTH = 4096  # where the frame names no length
+
+
+@MIXERS.register("linformer")
+@dataclass(frozen=True, kw_only=True)
+class Linformer:
+    """Attention over compressed keys and values."""
+
+    rank: int | tuple[int, ...] = 256  # slots at the full length; a tuple gives one per layer
+    sharing: Sharing = "heads"  # none: per head; heads: E, F; kv: E = F; layers: one E for all
+    compress: Compress = "linear"
+    width: int | None = None  # tokens per slot of the block forms; None: ⌈length / rank⌉
+
+    @property
+    def traits(self) -> Traits:
+        """The linear form reads both ways only; the block forms can also be causal."""
+        linear = self.compress == "linear"
+        return Traits(
+            family="low rank",
+            paper="Wang et al. 2020, https://arxiv.org/abs/2006.04768",
+            time="n·r·d" if linear else "n·(n/w)·d",
+            memory="n·r" if linear else "n·(n/w + w)",
+            state=None if linear else "2·g·d·(n/w + w)",
+            causal=not linear,
+            cross=True,
+            note="its linear compression mixes all tokens into every slot, later ones too "
+            "(compress='convolution', 'depthwise', 'mean' or 'max' can be causal)"
+            if linear
+            else "",
+        )
+
+    def __post_init__(self) -> None:
+        for name, known in (("sharing", get_args(Sharing)), ("compress", get_args(Compress))):
+            if getattr(self, name) not in known:
+                raise WeftError(f"{name} is one of {known}; got {getattr(self, name)!r}")
+        ranks = self.rank if isinstance(self.rank, tuple) else (self.rank,)
+        if not ranks or min(ranks) < 1:
+            raise WeftError(f"rank counts slots, so it is at least 1; got rank={self.rank}")
+        if self.sharing == "layers" and len(set(ranks)) > 1:
+            raise WeftError(f"layers that share one E have one rank; got rank={self.rank}")
+        if self.width is not None and (self.width < 1 or self.compress == "linear"):
+            raise WeftError(
+                f"width counts the tokens of a block, at least 1, and compress='linear' has no "
+                f"blocks; got width={self.width} with compress={self.compress!r}"
+            )
+
+    @staticmethod
+    def small() -> Linformer:
+        """Few slots, for tests."""
+        return Linformer(rank=8)
+
+    @staticmethod
+    def variants() -> tuple[Linformer, ...]:
+        """Every sharing and every compression, with blocks that tests cross often."""
+        linear = [Linformer(rank=8, sharing=sharing) for sharing in get_args(Sharing)]
+        blocks = [Linformer(compress=kind, width=5) for kind in get_args(Compress)[1:]]
+        alone = Linformer(compress="convolution", width=4, sharing="none")
+        return (*linear, *blocks, alone, Linformer(rank=(7, 3)))
+
+    def build(self, frame: Frame) -> LinformerAttention:
+        """The module inside this frame."""
+        return LinformerAttention(self, frame)
+
+    @classmethod
+    def tie(cls, mixers: Iterable[Mixer]) -> None:
+        """Give all layers built with sharing="layers" the compression of the first of them."""
+        first: dict[tuple, LinformerAttention] = {}
+        for mixer in mixers:
+            if isinstance(mixer, LinformerAttention) and mixer.config.sharing == "layers":
+                alike = mixer.config, mixer.frame.length, mixer.frame.head_dim
+                mixer.compress_k = first.setdefault(alike, mixer).compress_k
+
+    def rank_at(self, layer: int) -> int:
+        """The rank of this layer, from 0."""
+        if not isinstance(self.rank, tuple):
+            return self.rank
+        if layer >= len(self.rank):
+            raise WeftError(
+                f"rank={self.rank} names {len(self.rank)} layers, but layer {layer} is built "
+                f"(from 0); give one rank per layer, or one number for all"
+            )
+        return self.rank[layer]
+
+
+@dataclass
+class LinformerState(State):
+    """Finished slots, and the tokens of the open block."""
+
+    slots_k: Tensor | None = None  # (b, g, s, d)
+    slots_v: Tensor | None = None  # (b, g, s, d)
+    open_k: Tensor | None = None  # (b, g, t, d)
+    open_v: Tensor | None = None  # (b, g, t, d)
+
+
+class LinformerAttention(AttentionMixer):
+    """softmax(q·compress(k)) compress(v) around shared projections."""
+
+    def __init__(self, config: Linformer, frame: Frame) -> None:
+        super().__init__(config, frame)
+        if self.positions.biased:
+            raise Unsupported(
+                f"linformer mixes tokens of many distances into a slot, so there is none to bias; "
+                f"got positions={frame.positions}; use positions=rope, or embed positions"
+            )
+        self.compress_k = self._compression()
+        alone = config.sharing in ("none", "heads")
+        self.compress_v: nn.Module | None = self._compression() if alone else None
+
+    def _compression(self) -> LinearCompression | BlockCompression:
+        config, frame = self.config, self.frame
+        length = frame.length or DEFAULT_LENGTH
+        rank = min(config.rank_at(frame.layer), length)
+        heads = frame.kv_heads if config.sharing == "none" else 1
+        if config.compress == "linear":
+            return LinearCompression(length, rank, heads)
+        width = config.width or -(-length // rank)
+        return BlockCompression(config.compress, width, heads, frame.head_dim)
+
+    def slots(self, k: Tensor, v: Tensor, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Keys and values (b, g, m, d) -> slots (b, g, s, d)."""
+        return self.compress_k(k, valid), (self.compress_v or self.compress_k)(v, valid)
+
+    def attention(
+        self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, crossing: bool
+    ) -> Tensor:
+        """Compress, then dense attention over few slots."""
+        slots_k, slots_v = self.slots(k, v, valid)
+        if self.frame.causal and not crossing:
+            k, v = hide(k, valid), hide(v, valid)
+            return self._causal(q, (slots_k, slots_v), (k, v))
+        slots_k, slots_v = expand_heads(slots_k, q.shape[1]), expand_heads(slots_v, q.shape[1])
+        mask = None
+        if valid is not None and self.config.compress != "linear":
+            mask = into_blocks(valid[:, None, :, None], self.compress_k.width)  # (b, 1, s, w, 1)
+            mask = mask.any(-2).transpose(-1, -2)  # (b, 1, 1, s)
+            # A row without a real key reads slot 0 here, and 0 in the end: softmax stays finite.
+            mask = torch.cat((torch.ones_like(mask[..., :1]), mask[..., 1:]), dim=-1)
+        y = F.scaled_dot_product_attention(
+            q, slots_k, slots_v, attn_mask=mask, dropout_p=self.dropout
+        )
+        return y if mask is None else y.masked_fill(~valid.any(-1)[:, None, None, None], 0.0)
+
+    def _causal(
+        self, q: Tensor, slots: tuple[Tensor, Tensor], tokens: tuple[Tensor, Tensor], start: int = 0
+    ) -> Tensor:
+        return causal_slot_attention(
+            q, slots, tokens, width=self.compress_k.width, start=start, dropout=self.dropout
+        )
+
+    def plain_attention(
+        self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, crossing: bool
+    ) -> Tensor:
+        """Row by row over real tokens; causally also query by query."""
+        y = torch.zeros_like(q)
+        for row in range(len(q)):
+            m = k.shape[2] if valid is None else int(valid[row].sum())
+            keys, values = k[row : row + 1, :, :m], v[row : row + 1, :, :m]  # (1, g, m, d)
+            if not self.frame.causal or crossing:
+                if m:
+                    short = self._plain_slots(keys, values)
+                    y[row] = dense_attention(q[row : row + 1], *short)[0][0]
+                continue
+            w = self.compress_k.width
+            short = self._plain_slots(keys, values)
+            for i in range(m):
+                closed = (i + 1) // w
+                read = (
+                    torch.cat((slots[:, :, :closed], exact[:, :, closed * w : i + 1]), dim=2)
+                    for slots, exact in zip(short, (keys, values), strict=True)
+                )
+                y[row, :, i] = dense_attention(q[row : row + 1, :, i : i + 1], *read)[0][0, :, 0]
+        return y
+
+    def _plain_slots(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        parts = self.compress_k, self.compress_v or self.compress_k
+        return tuple(_plain_compress(part, x) for part, x in zip(parts, (k, v), strict=True))
+
+    def start(self, batch: int = 1) -> LinformerState:
+        """No slots, no tokens."""
+        if not self.frame.causal:
+            raise self._cannot_stream()
+        none = self.project.to_k.weight.new_zeros(
+            batch, self.frame.kv_heads, 0, self.frame.head_dim
+        )
+        return LinformerState(0, none, none, none, none)
+
+    def step(self, x: Tensor, state: LinformerState) -> tuple[Tensor, State]:
+        """Attend to slots and open block; blocks that end within x become slots."""
+        if not self.frame.causal:
+            raise self._cannot_stream()
+        q, k, v = self.heads(x, start=state.position)
+        k, v = torch.cat((state.open_k, k), dim=2), torch.cat((state.open_v, v), dim=2)
+        end = k.shape[2] - k.shape[2] % self.compress_k.width
+        new_k, new_v = self.slots(k[:, :, :end], v[:, :, :end])
+        slots_k = torch.cat((state.slots_k, new_k), dim=2)
+        slots_v = torch.cat((state.slots_v, new_v), dim=2)
+        y = self._causal(q, (slots_k, slots_v), (k, v), start=state.position)
+        rest = k[:, :, end:].clone(), v[:, :, end:].clone()
+        return self.project.out(y), LinformerState(
+            state.position + x.shape[1], slots_k, slots_v, *rest
+        )
+
+    def state_size(self, tokens: int) -> int:
+        """Whole blocks as slots, the rest as tokens."""
+        if not self.frame.causal:
+            raise self._cannot_stream()
+        width = self.compress_k.width
+        return 2 * self.frame.kv_heads * self.frame.head_dim * (tokens // width + tokens % width)
+
+
+def _plain_compress(part: LinearCompression | BlockCompression, x: Tensor) -> Tensor:
+    """Slots of (1, g, m, d), all real, one at a time."""
+    g, m, d = x.shape[1:]
+    slots = []
+    if isinstance(part, LinearCompression):
+        return torch.einsum("grm,bgmd->bgrd", part.weight.expand(g, -1, -1)[..., :m], x)
+    for begin in range(0, m, part.width):
+        block = x[:, :, begin : begin + part.width]  # (1, g, t, d)
+        if part.kind == "mean":
+            slots.append(block.mean(2))
+        elif part.kind == "max":
+            slots.append(block.max(2).values)
+        else:
+            taps = part.weight[:, : block.shape[2]].expand(
+                g, *part.weight[0, : block.shape[2]].shape
+            )
+            sums = "gtde,bgtd->bge" if part.kind == "convolution" else "gtd,bgtd->bgd"
+            slots.append(torch.einsum(sums, taps, block) + part.bias[:, 0])
+    return torch.stack(slots, dim=2) if slots else x.new_zeros(1, g, 0, d)

@@ -1,0 +1,106 @@
+"""Encoders: a sequence in, a sequence of the same length out; every token may read every other.
+
+    y = stack(drop(embed(x)))
+
+`Trunk` is what encoder and decoder share: embedding, registers, stack, padding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from weft.errors import WeftError
+from weft.layers.embedding import Embedding
+from weft.models.registry import MODELS
+from weft.models.stack import Stack
+
+
+class Trunk(nn.Module):
+    """Embedding and stack: ids (b, n) or vectors (b, n, channels) -> (b, n, c)."""
+
+    def __init__(self, config: Any, causal: bool) -> None:
+        super().__init__()
+        self.config, stack, frame = config, config.stack, config.stack.frame
+        self.dim = frame.dim
+        self.embedding = config.embedding.build(frame.dim, frame.length)
+        # See weft.layers.norm: a small embedding needs a norm before a post-norm stack.
+        post = stack.norm.place == "post"
+        self.norm = stack.norm.build(frame.dim) if post else nn.Identity()
+        self.dropout = nn.Dropout(stack.dropout)
+        self.stack = stack.build(causal=causal, registers=config.embedding.registers)
+
+    @property
+    def registers(self) -> int:
+        """Learned tokens in front of each sequence."""
+        return self.config.embedding.registers
+
+    def read(
+        self,
+        x: Tensor,
+        *,
+        valid: Tensor | None = None,
+        context: Tensor | None = None,
+        context_valid: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """The registers (b, g, c) and the tokens (b, n, c) after the stack; padding yields 0."""
+        embedded = self.embedding(x, valid=valid)  # (b, n, c)
+        everything = valid
+        if self.registers:
+            embedded = torch.cat((self.register_rows(len(x)), embedded), dim=1)
+            if valid is not None:
+                everything = torch.cat((valid.new_ones(len(x), self.registers), valid), dim=1)
+        y = self.stack(
+            self.enter(embedded), valid=everything, context=context, context_valid=context_valid
+        )
+        registers, tokens = y[:, : self.registers], y[:, self.registers :]
+        if valid is not None:
+            tokens = tokens.masked_fill(~valid[..., None], 0.0)  # (b, n, c)
+        return registers, tokens
+
+    def enter(self, embedded: Tensor) -> Tensor:
+        """What stands between embedding and stack."""
+        return self.dropout(self.norm(embedded))
+
+    def register_rows(self, batch: int) -> Tensor:
+        """The registers, once per row: (b, g, c)."""
+        return self.embedding.registers.expand(batch, -1, -1)
+
+
+@MODELS.register("encoder")
+@dataclass(frozen=True, kw_only=True)
+class Encoder:
+    """Reads in both directions."""
+
+    embedding: Embedding
+    stack: Stack
+
+    def __post_init__(self) -> None:
+        if "c" in self.stack.order:
+            raise WeftError(
+                "an encoder has no context, so its order has no 'c' sublayers; "
+                f"got {self.stack.order!r}. Decoder and EncoderDecoder read one"
+            )
+
+    @property
+    def dim(self) -> int:
+        """Width of the output."""
+        return self.stack.frame.dim
+
+    def build(self) -> EncoderModule:
+        """The module."""
+        return EncoderModule(self)
+
+
+class EncoderModule(Trunk):
+    """Ids (b, n) or vectors (b, n, channels) -> (b, n, c)."""
+
+    def __init__(self, config: Encoder) -> None:
+        super().__init__(config, causal=False)
+
+    def forward(self, x: Tensor, *, valid: Tensor | None = None) -> Tensor:
+        """(b, n, c), 0 at padding; `valid` (b, n) is True where a token is real."""
+        return self.read(x, valid=valid)[1]

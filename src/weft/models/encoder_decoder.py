@@ -1,0 +1,108 @@
+"""Encoder-decoder: a decoder whose 'c' sublayers read an encoder's output.
+
+    y = decoder(target, context = encoder(source))
+
+Decoding encodes the source once; the state carries it. Cross-attention projects it at every step,
+O(m·c²) for m source tokens: steps of several tokens share that.
+
+Paper: Vaswani et al. 2017, section 3.1, https://arxiv.org/abs/1706.03762
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from weft.errors import WeftError
+from weft.models.decoder import Decoder, DecoderState
+from weft.models.encoder import Encoder
+from weft.models.registry import MODELS
+
+
+@MODELS.register("encoder_decoder")
+@dataclass(frozen=True, kw_only=True)
+class EncoderDecoder:
+    """Two stacks; `shares_embedding` gives both the same token table."""
+
+    encoder: Encoder
+    decoder: Decoder
+    shares_embedding: bool = False
+
+    def __post_init__(self) -> None:
+        order = self.decoder.stack.order
+        if "c" not in order:
+            raise WeftError(
+                "the decoder of an encoder-decoder reads the encoder in 'c' sublayers; "
+                f"got order {order!r}, try {'scf' * order.count('s')!r}"
+            )
+        if self.encoder.dim != self.decoder.dim:
+            raise WeftError(
+                "encoder and decoder have one width; "
+                f"got dim={self.encoder.dim} and dim={self.decoder.dim}"
+            )
+        vocabs = self.encoder.embedding.vocab, self.decoder.embedding.vocab
+        if self.shares_embedding and (vocabs[0] is None or vocabs[0] != vocabs[1]):
+            raise WeftError(
+                "shares_embedding needs one vocabulary on both sides; "
+                f"got vocab={vocabs[0]} and vocab={vocabs[1]}"
+            )
+
+    @property
+    def dim(self) -> int:
+        """Width of the output."""
+        return self.decoder.dim
+
+    @property
+    def embedding(self) -> object:
+        """The embedding of what is decoded."""
+        return self.decoder.embedding
+
+    def build(self) -> EncoderDecoderModule:
+        """The module."""
+        return EncoderDecoderModule(self)
+
+
+class EncoderDecoderModule(nn.Module):
+    """Target ids (b, n) and source ids (b, m) -> (b, n, c)."""
+
+    def __init__(self, config: EncoderDecoder) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder, self.decoder = config.encoder.build(), config.decoder.build()
+        if config.shares_embedding:
+            self.encoder.embedding.table = self.decoder.embedding.table
+
+    @property
+    def embedding(self) -> nn.Module:
+        """The embedding of what is decoded."""
+        return self.decoder.embedding
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        source: Tensor,
+        valid: Tensor | None = None,
+        source_valid: Tensor | None = None,
+    ) -> Tensor:
+        """Target x, (b, n) or (b, n, channels) -> (b, n, c); masks are True at real tokens."""
+        context = self.encoder(source, valid=source_valid)  # (b, m, c)
+        return self.decoder(x, valid=valid, context=context, context_valid=source_valid)
+
+    def start(
+        self, batch: int = 1, *, source: Tensor, source_valid: Tensor | None = None
+    ) -> DecoderState:
+        """Encode the source; the state before the first target token."""
+        if len(source) != batch:
+            raise WeftError(f"one source for each row: got {len(source)} for batch={batch}")
+        context = self.encoder(source, valid=source_valid)  # (b, m, c)
+        return self.decoder.start(batch, context=context, context_valid=source_valid)
+
+    def step(self, x: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        """New target tokens -> (b, n, c), and the next state."""
+        return self.decoder.step(x, state)
+
+    def state_size(self, tokens: int) -> int:
+        """Numbers per batch row that the mixers' states hold after this many target tokens."""
+        return self.decoder.state_size(tokens)

@@ -1,0 +1,160 @@
+"""Heads that judge whole documents: classify one, or match two.
+
+    classify:  W pool(trunk(x)) + b
+    match:     MLP([x1, x2, x1·x2, x1 − x2]),  x1, x2 pooled from one shared trunk
+               (the dual encoder of Long Range Arena, Tay et al. 2020, https://arxiv.org/abs/2011.04006)
+
+Pooling reads real tokens only: their "mean" or "max", the "last" one, or the "first": that is the
+first register if the embedding has any (a CLS token), else the first real token. A document
+without a single real token pools to 0. Matrices of heads start as N(0, 0.02), biases as 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from weft.errors import WeftError
+from weft.layers.embedding import INITIAL_STD
+from weft.models.decoder import Decoder
+from weft.models.encoder import Encoder
+from weft.models.registry import MODELS
+
+Pool = Literal["mean", "max", "first", "last"]
+
+
+@MODELS.register("classifier")
+@dataclass(frozen=True, kw_only=True)
+class Classifier:
+    """One of `classes` for each document."""
+
+    trunk: Encoder | Decoder
+    classes: int
+    pool: Pool = "mean"
+    hidden: int | None = None  # units of a hidden layer before the classes; None: no such layer
+
+    def __post_init__(self) -> None:
+        _check_head(self, self.trunk)
+
+    def build(self) -> ClassifierModule:
+        """The module."""
+        return ClassifierModule(self)
+
+
+@MODELS.register("matcher")
+@dataclass(frozen=True, kw_only=True)
+class Matcher:
+    """One of `classes` for each pair of documents, both read by the same trunk."""
+
+    trunk: Encoder | Decoder
+    classes: int = 2
+    pool: Pool = "mean"
+    hidden: int | None = None  # units of the hidden layer; None: as wide as the trunk
+
+    def __post_init__(self) -> None:
+        _check_head(self, self.trunk)
+
+    def build(self) -> MatcherModule:
+        """The module."""
+        return MatcherModule(self)
+
+
+class ClassifierModule(nn.Module):
+    """Documents (b, n) or (b, n, channels) -> scores (b, classes)."""
+
+    def __init__(self, config: Classifier) -> None:
+        super().__init__()
+        self.config = config
+        self.trunk = config.trunk.build()
+        self.head = _head(config.trunk.dim, config.hidden, config.classes)
+
+    def forward(self, x: Tensor, *, valid: Tensor | None = None) -> Tensor:
+        """(b, classes), before any softmax."""
+        return self.head(_pooled(self.trunk, x, valid, self.config.pool))
+
+
+class MatcherModule(nn.Module):
+    """Two documents for each row -> scores (b, classes)."""
+
+    def __init__(self, config: Matcher) -> None:
+        super().__init__()
+        self.config = config
+        self.trunk = config.trunk.build()
+        width = config.trunk.dim
+        self.head = _head(4 * width, config.hidden or width, config.classes)
+
+    def forward(
+        self,
+        first: Tensor,
+        second: Tensor,
+        *,
+        first_valid: Tensor | None = None,
+        second_valid: Tensor | None = None,
+    ) -> Tensor:
+        """(b, n) and (b, m) -> (b, classes), before any softmax."""
+        if len(first) != len(second):
+            raise WeftError(f"documents come in pairs; got {len(first)} and {len(second)}")
+        one = _pooled(self.trunk, first, first_valid, self.config.pool)  # (b, c)
+        two = _pooled(self.trunk, second, second_valid, self.config.pool)  # (b, c)
+        return self.head(torch.cat((one, two, one * two, one - two), dim=-1))
+
+
+def pooled(tokens: Tensor, valid: Tensor | None, pool: Pool) -> Tensor:
+    """Tokens (b, n, c), valid (b, n) -> (b, c)."""
+    if valid is None:
+        valid = tokens.new_ones(tokens.shape[:2], dtype=torch.bool)
+    real = valid[..., None]  # (b, n, 1)
+    if pool == "mean":
+        work = torch.promote_types(tokens.dtype, torch.float32)
+        total = tokens.masked_fill(~real, 0.0).sum(1, dtype=work)  # (b, c)
+        return (total / real.sum(1).clamp(min=1)).to(tokens.dtype)
+    if pool == "max":
+        highest = tokens.masked_fill(~real, float("-inf")).amax(1)  # (b, c)
+        return highest.masked_fill(~valid.any(1, keepdim=True), 0.0)
+    index = torch.arange(1, valid.shape[1] + 1, device=valid.device)
+    order = index if pool == "last" else index.flip(0)
+    chosen = (valid * order).argmax(1)  # (b,)
+    picked = tokens[torch.arange(len(tokens), device=tokens.device), chosen]  # (b, c)
+    return picked.masked_fill(~valid.any(1, keepdim=True), 0.0)
+
+
+def _pooled(trunk: Any, x: Tensor, valid: Tensor | None, pool: Pool) -> Tensor:
+    if x.shape[1] == 0:
+        raise WeftError(f"a document has at least one token; got {tuple(x.shape)}")
+    registers, tokens = trunk.read(x, valid=valid)
+    if pool == "first" and trunk.registers:
+        return registers[:, 0]
+    return pooled(tokens, valid, pool)
+
+
+def _head(inputs: int, hidden: int | None, classes: int) -> nn.Module:
+    if hidden is None:
+        layers = [nn.Linear(inputs, classes)]
+    else:
+        layers = [nn.Linear(inputs, hidden), nn.GELU(), nn.Linear(hidden, classes)]
+    for layer in layers[::2]:
+        nn.init.normal_(layer.weight, std=INITIAL_STD)
+        nn.init.zeros_(layer.bias)
+    return nn.Sequential(*layers)
+
+
+def _check_head(config: Any, trunk: Any) -> None:
+    if not isinstance(trunk, Encoder | Decoder):
+        raise WeftError(f"the trunk is an Encoder or a Decoder; got {trunk!r}")
+    if "c" in trunk.stack.order:
+        raise WeftError(
+            f"this head has no context for 'c' sublayers; got order {trunk.stack.order!r}"
+        )
+    if config.pool not in get_args(Pool):
+        raise WeftError(f"pool is one of {', '.join(get_args(Pool))}; got pool={config.pool!r}")
+    if config.pool == "first" and isinstance(trunk, Decoder):
+        raise WeftError(
+            "the first position of a decoder has read nothing else; use pool='last' or 'mean'"
+        )
+    if config.classes < 1 or (config.hidden is not None and config.hidden < 1):
+        raise WeftError(
+            f"classes and hidden are at least 1; got {config.classes} and {config.hidden}"
+        )

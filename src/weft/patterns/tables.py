@@ -1,0 +1,13 @@
+"""Tables that follow the index: numpy for the block calculus, torch on any device for kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+
+def on_device(table: NDArray[Any], like: Any) -> Any:
+    """The table as a tensor on the device of `like`, or as it is where `like` is no tensor."""
+    return torch.as_tensor(table, device=like.device) if isinstance(like, torch.Tensor) else table

@@ -1,0 +1,219 @@
+import json
+
+import pytest
+import torch
+from model_parts import built, ids
+from safetensors.torch import load_file, save_file
+
+from weft.errors import WeftError
+from weft.feedforward import Dense
+from weft.layers.embedding import Embedding
+from weft.layers.norm import Norm
+from weft.layers.positions import Rope
+from weft.mixers import MIXERS, Frame
+from weft.models import (
+    Classifier,
+    Decoder,
+    Encoder,
+    EncoderDecoder,
+    LanguageModel,
+    Matcher,
+    Stack,
+    config_from_dict,
+    config_to_dict,
+    load,
+    save,
+    saving,
+)
+
+FRAME = Frame(dim=8, heads=2, length=20, positions=Rope(), kv_heads=1, dropout=0.1, seed=3)
+EMBEDDING = Embedding(vocab=11, positions="learned", registers=1)
+ENCODER = Encoder(
+    embedding=EMBEDDING,
+    stack=Stack(frame=FRAME, order="sfsf", mixer="full, linformer(rank=4)", dropout=0.2),
+)
+DECODER = Decoder(
+    embedding=EMBEDDING,
+    stack=Stack(
+        frame=FRAME,
+        order="scf",
+        feedforward=Dense(activation="relu", expansion=2),
+        norm=Norm(kind="rms", eps=1e-6),
+        recompute="reversible",
+    ),
+)
+PLAIN = Decoder(embedding=EMBEDDING, stack=Stack(frame=FRAME, order="sfsf"))
+SHARED = Stack(frame=FRAME, order="sfs", mixer="linformer(rank=4, sharing='layers')")
+CONFIGS = {
+    "encoder": ENCODER,
+    "decoder": PLAIN,
+    "tied": LanguageModel(trunk=PLAIN),
+    "untied": LanguageModel(trunk=PLAIN, tied=False),
+    "classifier": Classifier(trunk=ENCODER, classes=3, pool="first", hidden=4),
+    "matcher": Matcher(trunk=ENCODER, pool="max"),
+    "shared layers": Encoder(embedding=EMBEDDING, stack=SHARED),
+    "continuous": Encoder(embedding=Embedding(channels=3), stack=SHARED),
+    "encoder_decoder": LanguageModel(
+        trunk=EncoderDecoder(encoder=ENCODER, decoder=DECODER, shares_embedding=True)
+    ),
+}
+
+
+def run(name, model):
+    if name == "matcher":
+        return model(ids(2, 5), ids(2, 4))
+    if name == "continuous":
+        return model(torch.linspace(0, 1, 30).view(2, 5, 3).to(next(model.parameters()).dtype))
+    extra = {"source": ids(2, 4)} if name == "encoder_decoder" else {}
+    return model(ids(2, 5), **extra)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_loaded_model_is_the_saved_one(name, dtype, tmp_path):
+    model = built(CONFIGS[name], dtype=dtype).eval()
+    assert save(model, tmp_path / "deep" / "model") == tmp_path / "deep" / "model"
+    loaded = load(tmp_path / "deep" / "model")
+    assert loaded.config == model.config
+    assert not loaded.training
+    assert all(p.dtype == dtype for p in loaded.parameters())
+    assert torch.equal(run(name, loaded), run(name, model))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_configs_survive_json(name):
+    config = CONFIGS[name]
+    text = json.dumps(config_to_dict(config))
+    assert config_from_dict(json.loads(text)) == config
+
+
+def test_only_two_plain_files_are_left(tmp_path):
+    save(built(PLAIN), tmp_path / "model")
+    assert [f.name for f in tmp_path.iterdir()] == ["model"]
+    assert sorted(f.name for f in (tmp_path / "model").iterdir()) == [
+        "config.json",
+        "model.safetensors",
+    ]
+
+
+def test_shared_parameters_are_written_once_and_stay_shared(tmp_path):
+    model = built(CONFIGS["encoder_decoder"])
+    save(model, tmp_path / "model")
+    written = load_file(tmp_path / "model" / "model.safetensors")
+    tables = [name for name in written if name.endswith("embedding.table")]
+    assert len(tables) == 1
+    trunk = load(tmp_path / "model").trunk
+    assert trunk.encoder.embedding.table is trunk.decoder.embedding.table
+    save(built(CONFIGS["shared layers"]), tmp_path / "layers")
+    first, second = load(tmp_path / "layers").stack.mixers
+    assert first.compress_k is second.compress_k
+
+
+def test_a_trained_copy_goes_on_training(tmp_path):
+    save(built(CONFIGS["tied"]), tmp_path / "model")
+    model = load(tmp_path / "model").train()
+    model(ids(2, 5)).logsumexp(-1).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+
+def test_a_saved_model_is_replaced(tmp_path):
+    old, new = built(PLAIN), built(PLAIN, seed=1)
+    save(old, tmp_path / "model")
+    save(new, tmp_path / "model")
+    assert torch.equal(load(tmp_path / "model")(ids(2, 5)), new.eval()(ids(2, 5)))
+
+
+def test_a_failure_leaves_the_old_model_and_no_rest(tmp_path, monkeypatch):
+    old = built(PLAIN).eval()
+    save(old, tmp_path / "model")
+
+    def full_disk(*args):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(saving, "save_file", full_disk)
+    with pytest.raises(OSError, match="no space left"):
+        save(built(PLAIN, seed=1), tmp_path / "model")
+    assert [f.name for f in tmp_path.iterdir()] == ["model"]
+    assert torch.equal(load(tmp_path / "model")(ids(2, 5)), old(ids(2, 5)))
+
+
+def test_other_peoples_files_are_safe(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(WeftError, match="holds something other than a saved model"):
+        save(built(PLAIN), tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    with pytest.raises(WeftError, match="give a folder of the model's own"):
+        save(built(PLAIN), tmp_path / "notes.txt")
+
+
+def tensors(change):
+    def spoil(folder):
+        found = load_file(folder / "model.safetensors")
+        change(found)
+        save_file(found, folder / "model.safetensors")
+
+    return spoil
+
+
+def settings(change):
+    def spoil(folder):
+        found = json.loads((folder / "config.json").read_text())
+        change(found)
+        (folder / "config.json").write_text(json.dumps(found))
+
+    return spoil
+
+
+TABLE = "embedding.table"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (tensors(lambda t: t.pop(TABLE)), f"missing {TABLE}, unknown none"),
+        (tensors(lambda t: t.update(extra=torch.ones(2))), "missing none, unknown extra"),
+        (tensors(lambda t: [t.pop(n) for n in list(t)[:9]]), "and 4 more"),
+        (
+            tensors(lambda t: t.update({TABLE: torch.ones(3, 8)})),
+            rf"{TABLE} is \(11, 8\) by the config, but \(3, 8\) in the file",
+        ),
+        (settings(lambda s: s.update(format=2)), "is not in format 1"),
+        (settings(lambda s: s["model"].pop("name")), "needs a 'name'; got .*'embedding', 'stack'"),
+        (settings(lambda s: s["model"].update(name="decodr")), "did you mean 'decoder'"),
+        (settings(lambda s: s["model"].pop("embedding")), "Decoder needs the setting 'embedding'"),
+        (settings(lambda s: s["model"].update(depth=2)), "Decoder has no setting 'depth'"),
+        (
+            settings(lambda s: s["model"]["stack"].update(drop=0.1)),
+            "Stack has no setting 'drop'; did you mean 'dropout'",
+        ),
+        (
+            settings(lambda s: s["model"]["stack"]["frame"].update(head=0.1)),
+            "Frame has no setting 'head'; did you mean 'heads'",
+        ),
+        (
+            settings(lambda s: s["model"]["stack"]["mixer"].update(name="fully")),
+            "no mixer named 'fully'; did you mean 'full'",
+        ),
+        (lambda folder: (folder / "config.json").unlink(), "it has no config.json"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "it has no model.safetensors"),
+    ],
+)
+def test_refuses_what_does_not_fit(spoil, message, tmp_path):
+    save(built(PLAIN, dtype=torch.float32), tmp_path / "model")
+    spoil(tmp_path / "model")
+    with pytest.raises(WeftError, match=message):
+        load(tmp_path / "model")
+
+
+def test_settings_that_a_file_leaves_out_take_their_defaults(tmp_path):
+    save(built(PLAIN), tmp_path / "model")
+    settings(lambda s: s["model"]["stack"].pop("recompute"))(tmp_path / "model")
+    assert load(tmp_path / "model").config == PLAIN
+
+
+def test_every_mixer_has_a_dict():
+    for name in MIXERS:
+        stack = Stack(frame=Frame(dim=8, heads=2), order="s", mixer=MIXERS[name]())
+        config = Encoder(embedding=EMBEDDING, stack=stack)
+        assert config_from_dict(json.loads(json.dumps(config_to_dict(config)))) == config
