@@ -66,10 +66,11 @@ def test_gradients_with_decay_are_those_of_the_recurrence():
 
 def test_strong_decay_forgets_without_overflow():
     q, k, v, _ = sample(n=300, dtype=torch.float32)
-    decay = torch.full((2, 2, 300), -50.0)
+    decay = torch.full((2, 2, 300), -50.0, requires_grad=True)
     out = linear_attention(q, k, v, causal=True, log_decay=decay)
     expected = recurrence(*(x.double() for x in (q, k, v, decay)))
     torch.testing.assert_close(out.double(), expected, rtol=0, atol=1e-4)
+    assert torch.autograd.grad(out.sum(), decay)[0].isfinite().all()
 
 
 @pytest.mark.parametrize("decays", [False, True])
@@ -117,6 +118,8 @@ def test_long_sums_are_kept_in_float32(dtype):
     expected = v.double().cumsum(2) / torch.arange(1, 70_001).view(1, 1, -1, 1)
     assert out.dtype == dtype
     torch.testing.assert_close(out.double(), expected, rtol=0, atol=0.01)
+    everything = linear_attention(q, k, v + 1)
+    torch.testing.assert_close(everything, torch.ones_like(v), rtol=0, atol=0.01)
     sums = causal_linear_attention(q, k, v)[1]
     assert sums.values.dtype == torch.float32
 

@@ -70,7 +70,7 @@ def test_features_are_elu_plus_one_and_stay_positive():
     ours, truth = (torch.autograd.grad(y.sum(), x)[0] for y in (features(x), F.elu(x)))
     torch.testing.assert_close(ours, truth, rtol=0, atol=1e-15)
     # elu(x) + 1 itself cancels to 0 here.
-    assert features(torch.tensor(-30.0)) == pytest.approx(9.3576e-14, rel=1e-3)
+    assert features(torch.tensor(-30.0)) == pytest.approx(9.3576e-14, rel=1e-3, abs=0)
     assert features(torch.tensor(300.0, dtype=torch.float16)).dtype == torch.float32
 
 
@@ -80,6 +80,9 @@ def test_rotary_positions_turn_before_the_features():
     turned.load_state_dict(plain.state_dict())
     assert not torch.allclose(plain(x), turned(x))
     torch.testing.assert_close(plain(x)[:, 0], turned(x)[:, 0])
+    first, state = turned.step(x[:, :4], turned.start(1))
+    then, _ = turned.step(x[:, 4:], state)
+    torch.testing.assert_close(torch.cat((first, then), dim=1), turned(x))
 
 
 def test_refuses_a_bias_and_a_bad_eps():

@@ -171,9 +171,22 @@ def test_the_linear_form_does_not_shift():
     assert (mixer(x.roll(8, dims=1)) - mixer(x).roll(8, dims=1)).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("config", [Linformer(rank=5), Linformer(compress="max", width=3)])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("compress", BLOCKS)
+def test_padding_adds_no_slot_and_no_token(compress, causal):
+    mixer, x = build(Linformer(compress=compress, width=4), causal=causal), tokens(19)
+    valid = torch.arange(19) < torch.tensor([19, 6])[:, None]
+    alone = mixer(x[1:, :6])
+    x[1, 6:] = torch.nan
+    torch.testing.assert_close(mixer(x, valid=valid)[1:, :6], alone, **close)
+
+
+@pytest.mark.parametrize("config", [Linformer(rank=5), *(Linformer(compress=c) for c in BLOCKS)])
 def test_a_context_of_padding_alone_reads_as_zero(config):
     mixer = build(config)
+    for name, bias in mixer.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(bias)
     valid = torch.tensor([[True] * 9, [False] * 9])
     y = mixer(tokens(4), context=tokens(9), context_valid=valid)
     torch.testing.assert_close(y[1], mixer.project.to_out.bias.expand(4, DIM), **close)

@@ -1,5 +1,7 @@
 """Synthesizer: what its scores are, and the mechanisms it becomes at the edges."""
 
+from typing import get_args
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,6 +9,7 @@ import torch.nn.functional as F
 from weft.errors import Unsupported, WeftError
 from weft.layers.positions import Alibi, Rope
 from weft.mixers import MIXERS, Frame, Synthesizer
+from weft.mixers.synthesizer import Kind
 
 N, DIM, HEADS = 11, 24, 4
 
@@ -131,9 +134,10 @@ def test_fixed_random_is_drawn_from_the_seed_saved_and_never_learned():
     torch.testing.assert_close(first(x), expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("kinds", get_args(Kind))
 @pytest.mark.parametrize(("mixture", "kept"), [("none", 1), ("plus", 2), ("alpha", 2)])
-def test_decoding_keeps_keys_only_where_they_are_compared(mixture, kept):
-    mixer, x = build("dense", mixture, causal=True, kv_heads=2), tokens()
+def test_decoding_keeps_keys_only_where_they_are_compared(kinds, mixture, kept):
+    mixer, x = build(kinds, mixture, causal=True, kv_heads=2), tokens()
     assert hasattr(mixer, "to_k") == (mixture != "none")
     state, out = mixer.start(2), []
     for begin, end in ((0, 4), (4, 5), (5, N)):

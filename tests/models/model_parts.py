@@ -75,9 +75,10 @@ def gradients(module: nn.Module, loss: Tensor, *inputs: Tensor) -> dict[str, Ten
 def assert_same(got: dict[str, Tensor], expected: dict[str, Tensor], **tolerance) -> None:
     assert got.keys() == expected.keys()
     for name in expected:
-        torch.testing.assert_close(
-            got[name], expected[name], msg=lambda m: f"{name}: {m}", **tolerance
-        )  # noqa: B023
+        try:
+            torch.testing.assert_close(got[name], expected[name], **tolerance)
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}") from error
 
 
 @dataclass

@@ -85,7 +85,7 @@ def test_half_precision_is_finite(dtype):
 
 
 def test_refuses_a_context():
-    with pytest.raises(WeftError, match="an encoder has no context.* got 'sc'"):
+    with pytest.raises(WeftError, match=r"an encoder has no context.* got 'sc'"):
         encoder(order="sc")
 
 

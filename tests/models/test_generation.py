@@ -196,7 +196,7 @@ def test_refuses(call, message):
 def test_refuses_at_once_what_would_not_fit():
     model = language_model(embed={"positions": "learned"})
     assert model.generate(ids(1, 3), 28).shape == (1, 31)
-    with pytest.raises(WeftError, match="has 31 tokens, but .* positions for 30"):
+    with pytest.raises(WeftError, match=r"has 31 tokens, but .* positions for 30"):
         model.generate(ids(1, 3), 29)
 
 

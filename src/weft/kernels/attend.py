@@ -92,8 +92,9 @@ def attend(
     """q (b, h, n, d), k and v (b, g, m, d) -> (b, h, n, d), and log-sum-exp (b, h, n) on request.
 
     `valid` (b, m) is True where a key is real. `segments` (b, m) numbers the documents packed in a
-    row: a query reads its own document. `bias(head, i, j)`, a function of i − j, is added to the scores. Grouped keys:
-    h is a multiple of g. A query that may read nothing returns 0 and log-sum-exp −inf.
+    row: a query reads its own document. `bias(head, i, j)`, a function of i − j, is added to the
+    scores. Grouped keys: h is a multiple of g. A query that may read nothing returns 0 and
+    log-sum-exp −inf.
     """
     _check(q, k, v, valid, segments, kernel, return_lse)
     options = _Options(valid, segments, bias, _scale(q, scale), dropout, kernel, return_lse)

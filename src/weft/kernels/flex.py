@@ -48,7 +48,8 @@ def flex_part(
 ) -> tuple[Tensor, Tensor]:
     """(b, h, n, d), (b, g, m, d) twice -> values (b, h, n, d) and log-sum-exp (b, h, n).
 
-    q, k, v and `labels` stand in the order of the part. On a CPU this runs unfused and forward only: there to be tested.
+    q, k, v and `labels` stand in the order of the part. On a CPU this runs unfused and forward
+    only: there to be tested.
     """
     if (
         q.device.type == "cpu"

@@ -90,7 +90,7 @@ def _attend(
     if labels is not None:
         seen = _gathered(labels, group)  # (b, rows, block or 1, keys)
         mask = seen if mask is None else seen & mask
-        dead = ~mask.any(-1)
+        dead = ~mask.any(-1) if dead is None else dead | ~mask.any(-1)
         mask = mask | dead[..., None]
         mask, dead = mask[:, None], dead[:, None]  # (b, 1, rows, block, keys)
     if bias is None and not dropout and q.device.type == "cpu":

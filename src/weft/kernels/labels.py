@@ -32,12 +32,8 @@ class Labels(NamedTuple):
 
     def fold(self, s: int) -> Labels:
         """Residue classes become rows of the batch: (b, m) -> (b·s, m / s), padded with −1."""
-        queries = self.queries
-        if queries.shape[1] > 1:
-            queries = _fold(queries, s)
-        else:
-            queries = queries.repeat_interleave(s, 0)
-        return Labels(queries, _fold(self.keys, s))
+        every = self.queries.expand(-1, self.keys.shape[1])
+        return Labels(_fold(every, s), _fold(self.keys, s))
 
 
 def make_labels(valid: Tensor | None, segments: Tensor | None, n: int) -> Labels | None:

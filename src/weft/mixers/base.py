@@ -107,6 +107,9 @@ class State:
 class Mixer(nn.Module):
     """Mixes tokens: every output row is a function of the rows of x it may read."""
 
+    # Names of further (b, n) tensors that `forward` takes and `mix` receives beside the tokens.
+    marks: tuple[str, ...] = ()
+
     def __init__(self, config: Any, frame: Frame) -> None:
         super().__init__()
         self.config, self.frame = config, frame
@@ -128,10 +131,12 @@ class Mixer(nn.Module):
         valid: Tensor | None = None,
         context: Tensor | None = None,
         context_valid: Tensor | None = None,
+        **marks: Tensor,
     ) -> Tensor:
         """(b, n, c) -> (b, n, c). `valid` (b, n) is True where a token is real; padding yields 0.
 
-        With a `context` (b, m, c) the keys and values come from there (cross-attention).
+        With a `context` (b, m, c) the keys and values come from there (cross-attention). Some
+        mechanisms take `marks`, tensors (b, n) that say more about each token.
         """
         _check_sequence("x", x, self.frame.dim)
         if context is None:
@@ -142,11 +147,13 @@ class Mixer(nn.Module):
             if context_valid is not None:
                 _check_valid("context_valid", context_valid, context)
                 context, context_valid, _ = left_align(context, context_valid)
+        self._check_marks(marks, x)
         if valid is None:
-            return self.mix(x, None, context, context_valid)
+            return self.mix(x, None, context, context_valid, **marks)
         _check_valid("valid", valid, x)
         aligned, real, order = left_align(x, valid)
-        return restore(self.mix(aligned, real, context, context_valid), order, valid)
+        marks = {name: mark.gather(1, order) for name, mark in marks.items()}
+        return restore(self.mix(aligned, real, context, context_valid, **marks), order, valid)
 
     def mix(
         self,
@@ -191,6 +198,16 @@ class Mixer(nn.Module):
             f"{self.config.traits.note or 'its output reads later tokens'}"
         )
 
+    def _check_marks(self, marks: dict[str, Tensor], x: Tensor) -> None:
+        for name, mark in marks.items():
+            if name not in self.marks:
+                takes = f"it takes {', '.join(self.marks)}" if self.marks else "it takes none"
+                raise WeftError(f"{self.config.name} knows no mark {name!r}; {takes}")
+            if mark.shape != x.shape[:2]:
+                raise WeftError(
+                    f"{name} is (batch, length) = {tuple(x.shape[:2])}; got {tuple(mark.shape)}"
+                )
+
     def _check_context(self, x: Tensor, context: Tensor) -> None:
         if not self.config.traits.cross:
             able = [name for name in MIXERS if MIXERS[name]().traits.cross]
@@ -220,11 +237,12 @@ class AttentionMixer(Mixer):
         valid: Tensor | None,
         context: Tensor | None,
         context_valid: Tensor | None,
+        **marks: Tensor,
     ) -> Tensor:
         """Project, attend, project back."""
         q, k, v = self.heads(x, context)
-        keys_valid = valid if context is None else context_valid
-        return self.project.out(self.attention(q, k, v, keys_valid, crossing=context is not None))
+        real = valid if context is None else context_valid
+        return self.project.out(self.attention(q, k, v, real, context is not None, **marks))
 
     def reference(
         self,

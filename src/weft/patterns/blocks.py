@@ -76,31 +76,39 @@ def _neighbours(rows: Region, cols: Region, block: int, before: int, after: int)
 @PATTERNS.register("random_blocks")
 @dataclass(frozen=True)
 class RandomBlocks(Pattern):
-    """Each block of queries reads `count` blocks of keys drawn at random, from all, distinct.
+    """Each block of queries reads `count` blocks of keys drawn at random, distinct.
 
     The draw depends on the seed and the number of blocks alone: the same on every device, in
-    training and in evaluation. Blocks within `spare` of the query's own, the first and the last
-    are not drawn when `spare` is given: another part of the pattern reads them already.
+    training and in evaluation. With `past`, block u draws from the blocks before it, and depends
+    on the seed and u alone. Blocks within `spare` of the query's own, the first and the last are
+    not drawn when `spare` is given: another part of the pattern reads them already.
     """
 
     count: int
     block: int = 64
     seed: int = 0
     spare: int | None = None
-    needs_length = True
+    past: bool = False
 
     def __post_init__(self) -> None:
         at_least(1, count=self.count, block=self.block)
+
+    @property
+    def needs_length(self) -> bool:  # type: ignore[override]  # a ClassVar elsewhere
+        return not self.past
 
     def table(self, length: int | None) -> Ints:
         """The key blocks that each query block reads: (blocks, count), −1 where none is left."""
         if length is None:
             raise Unsupported(
-                "random_blocks draws from all blocks: it needs the final length and cannot decode"
+                "random_blocks draws from all blocks: it needs the final length and cannot decode; "
+                "past=true draws from earlier blocks and can"
             )
         return _draw(self, -(-length // self.block))
 
     def sees(self, i: Any, j: Any, length: int | None = None) -> Any:
+        if length is None and self.past:
+            length = int(i.max()) + 1
         table = on_device(self.table(length), i)
         return _drawn(table, i // self.block, j // self.block)
 
@@ -109,6 +117,9 @@ class RandomBlocks(Pattern):
         return lambda i, j: _drawn(table, i // self.block, j // self.block)
 
     def covers(self, rows: Region, cols: Region, length: int | None = None) -> Coverage:
+        if length is None and self.past:  # decoding: a later block may draw any earlier one
+            yes = np.full(np.broadcast_shapes(rows.lo.shape, cols.lo.shape), True)
+            return Coverage(yes, ~yes)
         table = self.table(length)
         u0, u1 = rows.lo // self.block, rows.hi // self.block
         v0, v1 = cols.lo // self.block, cols.hi // self.block
@@ -145,9 +156,11 @@ def _draw(pattern: RandomBlocks, blocks: int) -> Ints:
     every = np.arange(blocks)
     for u in range(blocks):
         free = every
+        if pattern.past:
+            rng, free = np.random.default_rng([pattern.seed, u]), every[:u]
         if pattern.spare is not None:
-            away = (abs(every - u) > pattern.spare) & (every > 0) & (every < blocks - 1)
-            free = every[away]
+            free = free[(abs(free - u) > pattern.spare) & (free > 0)]
+            free = free if pattern.past else free[free < blocks - 1]
         drawn = rng.choice(free, min(pattern.count, len(free)), replace=False)
         table[u, : len(drawn)] = np.sort(drawn)
     return table

@@ -1,0 +1,121 @@
+"""Axial attention: a sequence laid out as a picture, attended along rows and along columns.
+
+    out_i = sum over the two axes of attention within the line of i along that axis
+
+Each axis has projections of its own; the outputs are added. Two layers connect any two pixels.
+The sequence is read in raster order, `width` tokens a row; the last row may be short.
+Time O(n √n c), memory O(n √n). Decoding keeps the open row for the rows and every key for the
+columns.
+
+Paper: Ho et al. 2019, section 3, https://arxiv.org/abs/1912.12180
+Differs from it: causality is raster order in both axes; the paper's split into an inner and an
+outer decoder for semi-parallel sampling is a matter of the model around it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from weft.mixers.base import MIXERS, Frame, Mixer, State, Traits
+from weft.mixers.pattern_mixer import KeyValueState, PatternAttention
+from weft.patterns import Axis, Causal, Pattern
+
+
+@MIXERS.register("axial")
+@dataclass(frozen=True, kw_only=True)
+class Axial:
+    """Attention along the rows and columns of a picture."""
+
+    width: int = 32  # tokens in a row
+
+    traits: ClassVar[Traits] = Traits(
+        family="fixed pattern",
+        paper="Ho et al. 2019, https://arxiv.org/abs/1912.12180",
+        time="n √n c",
+        memory="n √n",
+        state="2 g d (n + open row)",
+        exact=True,
+        causal=True,
+        note="rows and columns pair positions of one sequence",
+    )
+
+    def __post_init__(self) -> None:
+        self.lines(causal=False)
+
+    def lines(self, causal: bool) -> tuple[Pattern, Pattern]:
+        """Along the row, and along the column."""
+        lines = (Axis(self.width, "x"), Axis(self.width, "y"))
+        return tuple(Causal() & line for line in lines) if causal else lines
+
+    def build(self, frame: Frame) -> AxialAttention:
+        """The module."""
+        return AxialAttention(self, frame)
+
+    @classmethod
+    def variants(cls) -> tuple[Axial, ...]:
+        """Settings that the contract suite tests."""
+        return (cls(width=8),)
+
+
+@dataclass
+class AxialState(State):
+    """The states of both axes."""
+
+    row: KeyValueState | None = None
+    column: KeyValueState | None = None
+
+    def tensors(self) -> dict[str, Tensor]:
+        parts = {"row": self.row, "column": self.column}
+        return {f"{a}.{b}": t for a, part in parts.items() for b, t in part.tensors().items()}
+
+    def select(self, rows: Tensor) -> AxialState:
+        return AxialState(self.position, self.row.select(rows), self.column.select(rows))
+
+
+class AxialAttention(Mixer):
+    """One attention per axis, added."""
+
+    def __init__(self, config: Axial, frame: Frame) -> None:
+        super().__init__(config, frame)
+        lines = config.lines(frame.causal)
+        self.axes = nn.ModuleList(PatternAttention(config, frame, line) for line in lines)
+
+    def mix(
+        self,
+        x: Tensor,
+        valid: Tensor | None,
+        context: Tensor | None,
+        context_valid: Tensor | None,
+    ) -> Tensor:
+        """The sum over the axes."""
+        row, column = self.axes
+        return row.mix(x, valid, None, None) + column.mix(x, valid, None, None)
+
+    def reference(
+        self,
+        x: Tensor,
+        valid: Tensor | None = None,
+        context: Tensor | None = None,
+        context_valid: Tensor | None = None,
+    ) -> Tensor:
+        """The sum over the axes, each from the equation."""
+        return torch.stack([axis.reference(x, valid) for axis in self.axes]).sum(0)
+
+    def start(self, batch: int = 1) -> AxialState:
+        """Both axes start empty."""
+        row, column = (axis.start(batch) for axis in self.axes)
+        return AxialState(0, row, column)
+
+    def step(self, x: Tensor, state: AxialState) -> tuple[Tensor, AxialState]:
+        """Step along both axes."""
+        row, row_state = self.axes[0].step(x, state.row)
+        column, column_state = self.axes[1].step(x, state.column)
+        return row + column, AxialState(row_state.position, row_state, column_state)
+
+    def state_size(self, tokens: int) -> int:
+        """The numbers of both axes."""
+        return sum(axis.state_size(tokens) for axis in self.axes)

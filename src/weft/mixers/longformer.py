@@ -1,0 +1,242 @@
+"""Longformer: a sliding window for every token, and a few global tokens that read and are read.
+
+    i not global   out_i over the window and the global tokens, by q, k, v
+    i global       out_i over all tokens, by projections of their own: q_g, k_g, v_g
+
+A window may be dilated per head (gaps let some heads look far) and differ per layer. `window` is
+weft's: |i − j| < window. The paper's window of 512, both sides together, is window=257 here.
+Time O(n (window + globals) c), memory O(n window). Causal, the first tokens are read by all and
+decoding keeps (window − 1) · dilation + globals keys.
+
+Paper: Beltagy et al. 2020, section 3, https://arxiv.org/abs/2004.05150
+Differs from it: the causal mode reads the global tokens by the local projections, since no token
+reads ahead there; any length, no padding to a multiple of the window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from weft.errors import WeftError
+from weft.kernels.attend import attend
+from weft.kernels.dense import dense_attention
+from weft.kernels.merge import merge
+from weft.layers.padding import take
+from weft.layers.projection import split_heads
+from weft.mixers.base import MIXERS, Frame, Traits
+from weft.mixers.pattern_mixer import PatternAttention
+from weft.patterns import Causal, Dilated, Full, Keys, Pattern, PerHead, Sliding
+from weft.patterns.derive import mask
+
+
+@MIXERS.register("longformer")
+@dataclass(frozen=True, kw_only=True)
+class Longformer:
+    """Local attention with global tokens."""
+
+    window: int | tuple[int, ...] = 257  # reach, itself included; several: one per layer
+    dilation: int | tuple[int, ...] = 1  # step within the window; several: shared out to the heads
+    global_first: int = 1  # leading tokens that are global
+    global_projections: bool = True  # global tokens attend by projections of their own
+
+    traits: ClassVar[Traits] = Traits(
+        family="fixed pattern",
+        paper="Beltagy et al. 2020, https://arxiv.org/abs/2004.05150",
+        time="n (w + globals) c",
+        memory="n w",
+        state="2 g d (w − 1 + globals)",
+        exact=True,
+        causal=True,
+        note="a window pairs positions of one sequence",
+    )
+
+    def __post_init__(self) -> None:
+        if self.global_first < 0:
+            raise WeftError(f"global_first counts tokens; got global_first={self.global_first}")
+        for layer in range(len(self.window) if isinstance(self.window, tuple) else 1):
+            self.local(layer)
+
+    def local(self, layer: int) -> Pattern:
+        """The window of one layer, dilated per head."""
+        window = self.window
+        if isinstance(window, tuple):
+            if layer >= len(window):
+                raise WeftError(
+                    f"longformer has windows for {len(window)} layers; got layer {layer}: "
+                    "give one window, or one per layer"
+                )
+            window = window[layer]
+        steps = self.dilation if isinstance(self.dilation, tuple) else (self.dilation,)
+        each = [Sliding(window) if step == 1 else Dilated(window, step) for step in steps]
+        return each[0] if len(each) == 1 else PerHead(*each)
+
+    def pattern(self, frame: Frame) -> Pattern:
+        """What the local projections read: the window and the leading global tokens."""
+        seen = self.local(frame.layer)
+        if self.global_first:
+            seen = _with_keys(seen, Keys(first=self.global_first))
+        return _causal(seen) if frame.causal else seen
+
+    def build(self, frame: Frame) -> LongformerAttention:
+        """The module."""
+        return LongformerAttention(self, frame)
+
+    @classmethod
+    def variants(cls) -> tuple[Longformer, ...]:
+        """Settings that the contract suite tests."""
+        return (
+            cls(window=9, global_first=2),
+            cls(window=(9,), dilation=(1, 3), global_first=0),
+            cls(window=12, global_first=1, global_projections=False),
+        )
+
+
+def _with_keys(seen: Pattern, keys: Pattern) -> Pattern:
+    if isinstance(seen, PerHead):
+        return PerHead(*(each | keys for each in seen.patterns))
+    return seen | keys
+
+
+def _causal(seen: Pattern) -> Pattern:
+    if isinstance(seen, PerHead):
+        return PerHead(*(Causal() & each for each in seen.patterns))
+    return Causal() & seen
+
+
+class LongformerAttention(PatternAttention):
+    """Window and global attention.
+
+    `is_global` (b, n) names global tokens freely, row by row; by default the leading ones.
+    """
+
+    marks = ("is_global",)
+
+    def __init__(self, config: Longformer, frame: Frame) -> None:
+        super().__init__(config, frame, config.pattern(frame))
+        self.local = config.local(frame.layer)
+        self.own_projections = config.global_projections and not frame.causal
+        if self.own_projections:
+            inner, kv = frame.heads * frame.head_dim, frame.kv_heads * frame.head_dim
+            self.to_q_global = nn.Linear(frame.dim, inner, bias=frame.bias)
+            self.to_k_global = nn.Linear(frame.dim, kv, bias=frame.bias)
+            self.to_v_global = nn.Linear(frame.dim, kv, bias=frame.bias)
+
+    def mix(
+        self,
+        x: Tensor,
+        valid: Tensor | None,
+        context: Tensor | None,
+        context_valid: Tensor | None,
+        is_global: Tensor | None = None,
+    ) -> Tensor:
+        """Local rows first, then the global rows replace theirs."""
+        if self.frame.causal:
+            if is_global is not None:
+                raise WeftError("a causal longformer takes its global tokens from global_first")
+            return super().mix(x, valid, context, context_valid)
+        q, k, v = self.heads(x)
+        if is_global is None:
+            out = super().attention(q, k, v, valid, crossing=False)
+            count = min(self.config.global_first, x.shape[1])
+            chosen = torch.arange(count, device=x.device).expand(len(x), -1)  # (b, globals)
+            real = None
+        else:
+            chosen, real = _listed(is_global if valid is None else is_global & valid)
+            out = self._window_and_globals(q, k, v, valid, is_global, chosen, real)
+        if chosen.shape[1]:
+            rows = self._global_rows(x, q, k, v, chosen, valid)
+            out = _replace(out, rows, chosen, real)
+        return self.project.out(out)
+
+    def _window_and_globals(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        valid: Tensor | None,
+        is_global: Tensor,
+        chosen: Tensor,
+        real: Tensor,
+    ) -> Tensor:
+        """The window without its global keys, merged with the global keys: each counts once."""
+        near = ~is_global if valid is None else valid & ~is_global
+        bias = self.positions.at if self.positions.biased else None
+        parts = [attend(q, k, v, self.local, valid=near, bias=bias, return_lse=True)]
+        if chosen.shape[1]:
+            keys, values = (_take_heads(y, chosen) for y in (k, v))
+            parts.append(attend(q, keys, values, Full(), valid=real, return_lse=True))
+        return merge(parts)[0]
+
+    def _global_rows(
+        self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, valid: Tensor | None
+    ) -> Tensor:
+        """The global tokens over all tokens: (b, h, globals, d)."""
+        q, k, v = self._global_heads(x, q, k, v, chosen)
+        return attend(q, k, v, Full(), valid=valid, dropout=self.dropout)
+
+    def _global_heads(
+        self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, chosen: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """q of the global tokens (b, h, globals, d), and k and v of all."""
+        if not self.own_projections:
+            return _take_heads(q, chosen), k, v
+        kv_heads, heads = self.frame.kv_heads, self.frame.heads
+        index = torch.arange(x.shape[1], device=x.device)
+        q = split_heads(self.to_q_global(take(x, chosen)), heads)
+        k = self.positions.rotate(split_heads(self.to_k_global(x), kv_heads), index)
+        v = split_heads(self.to_v_global(x), kv_heads)
+        return self._rotate_chosen(q, chosen), k, v
+
+    def _rotate_chosen(self, q: Tensor, chosen: Tensor) -> Tensor:
+        """Positions of the global tokens, which differ by row of the batch."""
+        rows = [self.positions.rotate(q[a : a + 1], chosen[a]) for a in range(len(q))]
+        return torch.cat(rows)
+
+    def reference(
+        self,
+        x: Tensor,
+        valid: Tensor | None = None,
+        context: Tensor | None = None,
+        context_valid: Tensor | None = None,
+        is_global: Tensor | None = None,
+    ) -> Tensor:
+        """Dense masks for local rows; global rows one by one."""
+        if self.frame.causal:
+            return super().reference(x, valid, context, context_valid)
+        b, n, _ = x.shape
+        real = x.new_ones(b, n, dtype=torch.bool) if valid is None else valid
+        if is_global is None:
+            is_global = (torch.arange(n, device=x.device) < self.config.global_first).expand(b, n)
+        q, k, v = self.heads(x)
+        seen = mask(self.local, n, heads=self.frame.heads, device=x.device)  # (h, n, n)
+        seen = (seen | is_global[:, None, None, :]) & real[:, None, None, :]  # (b, h, n, n)
+        out = self.plain_scores(q, k, v, seen)
+        every = torch.arange(n, device=x.device).expand(b, n)
+        q, k, v = self._global_heads(x, q, k, v, every)
+        apart = dense_attention(q, k, v, mask=real[:, None, None, :])[0]
+        return self.project.out(torch.where(is_global[:, None, :, None], apart, out))
+
+
+def _listed(is_global: Tensor) -> tuple[Tensor, Tensor]:
+    """(b, n) booleans -> the global positions (b, most), and which of them are real."""
+    most = int(is_global.sum(1).max())
+    order = (~is_global).to(torch.uint8).argsort(dim=1, stable=True)[:, :most]
+    return order, is_global.gather(1, order)
+
+
+def _take_heads(x: Tensor, chosen: Tensor) -> Tensor:
+    """(b, h, n, d) at positions (b, m) -> (b, h, m, d)."""
+    index = chosen[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3])
+    return x.gather(2, index)
+
+
+def _replace(out: Tensor, rows: Tensor, chosen: Tensor, real: Tensor | None) -> Tensor:
+    """Put rows (b, h, m, d) at positions (b, m) of out (b, h, n, d), where they are real."""
+    index = chosen[:, None, :, None].expand_as(rows)
+    if real is not None:
+        rows = torch.where(real[:, None, :, None], rows, out.gather(2, index))
+    return out.scatter(2, index, rows)

@@ -1,0 +1,139 @@
+"""Names to configs: registering, finding, suggesting, and the three forms of one thing."""
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+
+import pytest
+
+from weft.errors import WeftError
+from weft.registry import Registry, suggest, to_dict
+
+
+@pytest.fixture
+def registry():
+    registry = Registry("mixer")
+
+    @registry.register("longformer")
+    @dataclass(frozen=True, kw_only=True)
+    class Longformer:
+        window: int = 512
+        dilation: float = 1.0
+        sizes: tuple[int, ...] = ()
+        inner: object = None
+
+    @registry.register("full")
+    @dataclass(frozen=True, kw_only=True)
+    class Full:
+        scale: float | None = None
+        derived: int = field(init=False, default=3)
+
+    return registry
+
+
+def test_the_three_forms_are_one(registry):
+    config = registry["longformer"](window=64)
+    assert str(config) == "longformer(window=64)"
+    assert to_dict(config) == {
+        "name": "longformer",
+        "window": 64,
+        "dilation": 1.0,
+        "sizes": [],
+        "inner": None,
+    }
+    assert registry.parse("longformer(window=64)") == config
+    assert registry.from_dict({"name": "longformer", "window": 64}) == config
+
+
+def test_nested_configs_and_tuples_survive_json(registry):
+    inner = registry["longformer"](window=4, sizes=(1, 2))
+    config = registry["longformer"](inner=inner, sizes=(3,))
+    text = json.dumps(to_dict(config))
+    assert registry.from_dict(json.loads(text)) == config
+    assert registry.parse(str(config)) == config
+    assert str(config) == ("longformer(sizes=[3], inner=longformer(window=4, sizes=[1, 2]))")
+
+
+def test_a_config_of_defaults_is_its_name(registry):
+    assert str(registry["full"]()) == "full"
+    assert registry["full"].name == "full"
+
+
+def test_parses_lists(registry):
+    configs = registry.parse_list("full, longformer(window=8, sizes=[1, 2])")
+    assert configs == [registry["full"](), registry["longformer"](window=8, sizes=(1, 2))]
+
+
+def test_behaves_like_a_collection(registry):
+    assert list(registry) == ["full", "longformer"], "names come sorted"
+    assert len(registry) == 2
+    assert "full" in registry
+    assert "empty" not in registry
+
+
+def test_a_near_miss_suggests(registry):
+    with pytest.raises(WeftError, match="no mixer named 'longfomer'; did you mean 'longformer'"):
+        registry["longfomer"]
+    with pytest.raises(WeftError, match="did you mean 'longformer'"):
+        registry.parse("longfromer(window=3)")
+
+
+def test_a_far_miss_lists_what_there_is(registry):
+    with pytest.raises(WeftError, match="no mixer named 'xyz'; known: full, longformer"):
+        registry["xyz"]
+
+
+@pytest.mark.parametrize("read", ["parse", "from_dict", "make"])
+def test_an_unknown_setting_suggests(registry, read):
+    given = {
+        "parse": ("longformer(windw=3)",),
+        "from_dict": ({"name": "longformer", "windw": 3},),
+        "make": ("longformer",),
+    }[read]
+    settings = {"windw": 3} if read == "make" else {}
+    with pytest.raises(WeftError, match="longformer has no setting 'windw'; did you mean 'window'"):
+        getattr(registry, read)(*given, **settings)
+
+
+def test_a_computed_field_is_no_setting(registry):
+    with pytest.raises(WeftError, match="full has no setting 'derived'"):
+        registry.make("full", derived=4)
+
+
+def test_settings_go_by_name(registry):
+    with pytest.raises(WeftError, match="by name: window, dilation, sizes, inner"):
+        registry.parse("longformer(64)")
+
+
+def test_a_dict_needs_a_name(registry):
+    with pytest.raises(WeftError, match="a mixer needs a 'name'"):
+        registry.from_dict({"window": 3})
+
+
+def test_names_are_unique(registry):
+    with pytest.raises(WeftError, match="mixer 'full' is registered twice"):
+        registry.register("full")(type("Other", (), {}))
+
+
+def test_families_are_separate(registry):
+    other = Registry("pattern")
+    assert "full" not in other
+    with pytest.raises(WeftError, match="no pattern named 'full'"):
+        other["full"]
+
+
+def test_configs_are_values(registry):
+    config = registry["longformer"]()
+    assert config == registry["longformer"](window=512)
+    assert hash(config) == hash(registry["longformer"](window=512))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.window = 3
+
+
+def test_errors_are_value_errors(registry):
+    with pytest.raises(ValueError, match="no mixer named"):
+        registry["nothing"]
+
+
+def test_suggest_names_at_most_three():
+    assert suggest("aaaa", ["aaab", "aaac", "aaad", "aaae"]).count(" or ") == 2
