@@ -144,6 +144,17 @@ def test_slots_are_a_strided_convolution(compress, sharing, n):
     torch.testing.assert_close(mixer(x), expected, **close)
 
 
+@pytest.mark.parametrize("compress", ["mean", "max"])
+@pytest.mark.parametrize("n", [1, 3, 4, 19])
+def test_pools_are_over_the_tokens_there_are(compress, n):
+    mixer, x = build(Linformer(compress=compress, width=4)), tokens(n)
+    q, k, v = split(mixer, x)
+    pool = torch.mean if compress == "mean" else torch.amax
+    keys, values = (torch.stack([pool(p, 2) for p in y.split(4, dim=2)], dim=2) for y in (k, v))
+    expected = joined(mixer, F.scaled_dot_product_attention(q, keys, values))
+    torch.testing.assert_close(mixer(x), expected, **close)
+
+
 @pytest.mark.parametrize("n", [1, 3, 4, 5, 23])
 def test_causal_reads_closed_blocks_as_slots_and_the_open_one_by_token(n):
     mixer, w = build(Linformer(compress="convolution", width=4), causal=True, kv_heads=2), 4

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from weft.errors import Unsupported, WeftError
 from weft.kernels.bias import Bias, dense_bias
@@ -34,6 +36,13 @@ from weft.patterns.lower import Lowered, Part, lower
 Kernel = Literal["auto", "dense", "sdpa", "gather", "flex"]
 KERNELS = ("auto", "dense", "sdpa", "gather", "flex")
 GATHER_BLOCK = 128
+_USUAL = [
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
+_FAST = [SDPBackend.CUDNN_ATTENTION, *_USUAL]
+_LARGE = 2048**2  # pairs from which planning pays
 
 
 @dataclass(frozen=True)
@@ -214,7 +223,7 @@ def _run(
     out, lse = merge(parts)
     apart = lowered.apart
     if apart is not None:
-        rows = torch.as_tensor(apart.rows.positions(), device=q.device)
+        rows = _index(apart.rows, -1, 0, q.device)
         own, own_lse = _run_part(q, k, v, apart, kernel, labels, options)
         out, lse = out.index_copy(2, rows, own), lse.index_copy(2, rows, own_lse)
     return out, lse
@@ -275,6 +284,7 @@ def _unfold(x: Tensor, s: int, n: int) -> Tensor:
     return x.unflatten(0, (-1, s)).permute(0, 2, 3, 1, 4).flatten(2, 3)[:, :, :n]
 
 
+@lru_cache(maxsize=256)
 def _index(order: Order, count: int, start: int, device: torch.device) -> Tensor | None:
     """Where the order takes its tokens from an axis of `count` tokens; None: as it stands."""
     if type(order) is Order and order.count == count:
@@ -338,7 +348,10 @@ def _sdpa(
     grouped = q.shape[1] != k.shape[1]
     settings = {"dropout_p": options.dropout, "scale": options.scale, "enable_gqa": grouped}
     if labels is None and options.bias is None and (causal or type(pattern) is Full):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, **settings)
+        # On a GPU cuDNN's kernel is the fastest dense one; it plans anew for every shape.
+        order = _FAST if q.is_cuda and q.shape[2] * k.shape[2] >= _LARGE else _USUAL
+        with sdpa_kernel(order, set_priority=True):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, **settings)
     allowed = _allowed(q, k, pattern, labels)
     added = _dense_bias(q, k, options)
     if added is not None:

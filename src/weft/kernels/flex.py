@@ -20,16 +20,17 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
 from weft.errors import Unsupported
 from weft.kernels.bias import Bias
 from weft.kernels.labels import Labels
-from weft.kernels.merge import merge
+from weft.kernels.merge import merge_stack
 from weft.patterns.lower import Part
 from weft.patterns.order import Order
-from weft.patterns.region import Ints
+from weft.patterns.region import Bools, Ints
 
 BLOCK = 128
 _THIN = 2  # a part this many blocks wide or high is thin
@@ -74,8 +75,8 @@ def flex_part(
         out = out.unflatten(0, (b, cut.rows)).transpose(1, 2).flatten(2, 3)[:, :, :n]
         lse = lse.unflatten(0, (b, cut.rows)).transpose(1, 2).flatten(2, 3)[:, :, :n]
     if cut.cols > 1:
-        outs, lses = out.unflatten(0, (b, cut.cols)), lse.unflatten(0, (b, cut.cols))
-        out, lse = merge([(outs[:, a], lses[:, a]) for a in range(cut.cols)])
+        outs, lses = (x.unflatten(0, (b, cut.cols)).transpose(0, 1) for x in (out, lse))
+        out, lse = merge_stack(outs, lses)
     return out, lse
 
 
@@ -110,10 +111,32 @@ def _chunks(x: Tensor, count: int, length: int) -> Tensor:
 def _block_mask(
     part: Part, cut: Cut, batch: int, device: torch.device, labels: Labels | None
 ) -> BlockMask:
-    lists, seq_lengths = _lists(part, cut, batch, device, labels is not None)
+    if labels is None:
+        return _plain_mask(part, cut, batch, device)
+    lists, sizes = _lists(part, cut, batch, device, masked=True)
+    seen, keys = _seen(part, cut, sizes, device), labels.keys.contiguous()
+    queries = labels.queries.expand(-1, sizes[0]).contiguous()  # (b, n)
+
+    def seen_and_labelled(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return seen(b, h, i, j) & (queries[b, i] == keys[b, j])
+
+    return BlockMask(sizes, *lists, BLOCK_SIZE=(BLOCK, BLOCK), mask_mod=seen_and_labelled)
+
+
+@lru_cache(maxsize=64)
+def _plain_mask(part: Part, cut: Cut, batch: int, device: torch.device) -> BlockMask:
+    lists, sizes = _lists(part, cut, batch, device, masked=False)
+    seen = _seen(part, cut, sizes, device)
+    return BlockMask(sizes, *lists, BLOCK_SIZE=(BLOCK, BLOCK), mask_mod=seen)
+
+
+def _seen(
+    part: Part, cut: Cut, sizes: tuple[int, int], device: torch.device
+) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """The pattern as a function of batch row, head and tensor indices."""
     test = part.pattern.bind(part.length, device)
     row, col = (_position(order, device) for order in (part.rows, part.cols))
-    (high, wide), m = seq_lengths, part.cols.count
+    (high, wide), m = sizes, part.cols.count
 
     def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         if cut.rows > 1:
@@ -123,15 +146,7 @@ def _block_mask(
             return test(row(i), col(j)) & (j < m)
         return test(row(i), col(j))
 
-    if labels is None:
-        return BlockMask(seq_lengths, *lists, BLOCK_SIZE=(BLOCK, BLOCK), mask_mod=seen)
-    keys = labels.keys.contiguous()
-    queries = labels.queries.expand(-1, high).contiguous()
-
-    def seen_and_labelled(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return seen(b, h, i, j) & (queries[b, i] == keys[b, j])
-
-    return BlockMask(seq_lengths, *lists, BLOCK_SIZE=(BLOCK, BLOCK), mask_mod=seen_and_labelled)
+    return seen
 
 
 def _position(order: Order, device: torch.device) -> Callable[[Tensor], Tensor]:
@@ -164,11 +179,10 @@ def _lists(
     chunk = u // high if cut.rows > 1 else v // wide if cut.cols > 1 else 0 * u
     chunks = max(cut.rows, cut.cols)
     u, v = (u % high, v) if cut.rows > 1 else (u, v % wide) if cut.cols > 1 else (u, v)
-    by_row = [_padded(chunk[s], u[s], v[s], chunks, high) for s in (~full, full)]
-    by_col = [_padded(chunk[s], v[s], u[s], chunks, wide) for s in (~full, full)]
+    by_row = _padded(chunk, u, v, full, chunks, high)
+    by_col = _padded(chunk, v, u, full, chunks, wide)
     repeat = batch if chunks > 1 else 1
-    arrays = [array for pair in (*by_row, *by_col) for array in pair]
-    tensors = [torch.as_tensor(np.tile(a, (repeat, *[1] * (a.ndim - 1)))) for a in arrays]
+    tensors = [torch.as_tensor(x).repeat(repeat, *[1] * (x.ndim - 1)) for x in by_row + by_col]
     sizes = (
         high * BLOCK if cut.rows > 1 else found.queries,
         wide * BLOCK if cut.cols > 1 else found.keys,
@@ -176,16 +190,25 @@ def _lists(
     return tuple(t.to(device) for t in tensors), sizes
 
 
-def _padded(chunk: Ints, row: Ints, col: Ints, chunks: int, rows: int) -> tuple[Any, Any]:
-    """Counts (chunks, 1, rows) and column lists (chunks, 1, rows, most), ascending."""
-    order = np.lexsort((col, row, chunk))
-    line = chunk[order] * rows + row[order]
-    counts = np.bincount(line, minlength=chunks * rows)
-    place = np.arange(len(line)) - np.repeat(np.cumsum(counts) - counts, counts)
-    lists = np.zeros((chunks * rows, max(1, counts.max(initial=0))), dtype=np.int32)
-    lists[line, place] = col[order]
-    shape = (chunks, 1, rows)
-    return counts.astype(np.int32).reshape(shape), lists.reshape(*shape, -1)
+def _padded(
+    chunk: Ints, row: Ints, col: Ints, full: Bools, chunks: int, rows: int
+) -> list[NDArray[np.int32]]:
+    """Counts (chunks, 1, rows) and lists (chunks, 1, rows, most) of partial, then of full blocks.
+
+    Both lists have one width: the kernel steps through them with the same stride.
+    """
+    counts = [np.bincount((chunk * rows + row)[s], minlength=chunks * rows) for s in (~full, full)]
+    most = max(1, *(int(count.max(initial=0)) for count in counts))
+    made = []
+    for count, chosen in zip(counts, (~full, full), strict=True):
+        line, value = (chunk * rows + row)[chosen], col[chosen]
+        order = np.lexsort((value, line))
+        place = np.arange(len(line)) - np.repeat(np.cumsum(count) - count, count)
+        lists = np.zeros((chunks * rows, most), dtype=np.int32)
+        lists[line[order], place] = value[order]
+        shape = (chunks, 1, rows)
+        made += [count.astype(np.int32).reshape(shape), lists.reshape(*shape, most)]
+    return made
 
 
 def _run(

@@ -1,29 +1,50 @@
 """Attention over disjoint sets of keys, joined exactly through the log-sum-exp.
 
-out = sum_r exp(lse_r − lse) · out_r,   lse = logsumexp_r lse_r
+    out = sum_r exp(lse_r − lse) · out_r,   lse = logsumexp_r lse_r
+
+A set without keys has log-sum-exp −inf and weighs nothing; with none at all the row stays 0.
 """
 
 from __future__ import annotations
 
+from functools import reduce
+
 import torch
 from torch import Tensor
 
+Result = tuple[Tensor, Tensor]
 
-def merge(results: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Pairs of values (b, h, n, e) and log-sum-exp (b, h, n) -> the same over all keys together.
 
-    A row without keys has log-sum-exp −inf and weighs nothing; with none at all it stays 0.
-    """
-    if len(results) == 1:
-        return results[0]
-    lses = torch.stack([lse for _, lse in results])  # (r, b, h, n)
-    top = lses.amax(0).detach()
-    top = torch.where(top.isfinite(), top, 0.0)  # (b, h, n)
-    weights = (lses - top).exp()  # (r, b, h, n)
+def merge(results: list[Result]) -> Result:
+    """Pairs of values (b, h, n, e) and log-sum-exp (b, h, n) -> the same over all keys together."""
+    return reduce(_join, results)
+
+
+def _join(a: Result, b: Result) -> Result:
+    """Two sets: one interpolation, no copy of the values."""
+    lses = torch.stack((a[1], b[1]))  # (2, b, h, n)
+    weights, top, dead = _weights(lses)
     total = weights.sum(0)  # (b, h, n)
-    alive = total > 0
-    shares = weights / torch.where(alive, total, 1.0)  # (r, b, h, n)
-    values = torch.stack([out for out, _ in results])  # (r, b, h, n, e)
-    out = (values * shares[..., None].to(values.dtype)).sum(0)  # (b, h, n, e)
-    lse = torch.where(alive, torch.where(alive, total, 1.0).log() + top, float("-inf"))
-    return out, lse
+    share = (weights[1] / total)[..., None].to(a[0].dtype)
+    return torch.lerp(a[0], b[0], share), _lse(total, top, dead)
+
+
+def merge_stack(values: Tensor, lses: Tensor) -> Result:
+    """Many small sets at once: (r, b, h, n, e) and (r, b, h, n) -> (b, h, n, e) and (b, h, n)."""
+    weights, top, dead = _weights(lses)
+    total = weights.sum(0)  # (b, h, n)
+    shares = (weights / total)[..., None].to(values.dtype)  # (r, b, h, n, 1)
+    return (values * shares).sum(0), _lse(total, top, dead)
+
+
+def _weights(lses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """exp(lse − top) per set, the largest log-sum-exp, and the rows that see nothing."""
+    top = lses.detach().amax(0)  # (b, h, n)
+    dead = top == float("-inf")
+    top = top.masked_fill(dead, 0.0)
+    # A dead row weighs its (zero) values equally: its gradient stays finite.
+    return (lses.masked_fill(dead, 0.0) - top).exp(), top, dead
+
+
+def _lse(total: Tensor, top: Tensor, dead: Tensor) -> Tensor:
+    return (total.log() + top).masked_fill(dead, float("-inf"))

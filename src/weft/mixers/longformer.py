@@ -148,7 +148,8 @@ class LongformerAttention(PatternAttention):
             chosen, real = _listed(is_global if valid is None else is_global & valid)
             out = self._window_and_globals(q, k, v, valid, is_global, chosen, real)
         if chosen.shape[1]:
-            rows = self._global_rows(x, q, k, v, chosen, valid)
+            q, k, v = self._global_heads(x, q, k, v, chosen, shared=is_global is None)
+            rows = attend(q, k, v, Full(), valid=valid, dropout=self.dropout)
             out = _replace(out, rows, chosen, real)
         return self.project.out(out)
 
@@ -171,30 +172,20 @@ class LongformerAttention(PatternAttention):
             parts.append(attend(q, keys, values, Full(), valid=real, return_lse=True))
         return merge(parts)[0]
 
-    def _global_rows(
-        self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, valid: Tensor | None
-    ) -> Tensor:
-        """The global tokens over all tokens: (b, h, globals, d)."""
-        q, k, v = self._global_heads(x, q, k, v, chosen)
-        return attend(q, k, v, Full(), valid=valid, dropout=self.dropout)
-
     def _global_heads(
-        self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, chosen: Tensor
+        self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, shared: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         """q of the global tokens (b, h, globals, d), and k and v of all."""
         if not self.own_projections:
             return _take_heads(q, chosen), k, v
-        kv_heads, heads = self.frame.kv_heads, self.frame.heads
-        index = torch.arange(x.shape[1], device=x.device)
-        q = split_heads(self.to_q_global(take(x, chosen)), heads)
-        k = self.positions.rotate(split_heads(self.to_k_global(x), kv_heads), index)
-        v = split_heads(self.to_v_global(x), kv_heads)
-        return self._rotate_chosen(q, chosen), k, v
-
-    def _rotate_chosen(self, q: Tensor, chosen: Tensor) -> Tensor:
-        """Positions of the global tokens, which differ by row of the batch."""
+        q = split_heads(self.to_q_global(take(x, chosen)), self.frame.heads)
+        k = split_heads(self.to_k_global(x), self.frame.kv_heads)
+        v = split_heads(self.to_v_global(x), self.frame.kv_heads)
+        k = self.positions.rotate(k, torch.arange(x.shape[1], device=x.device))
+        if shared:
+            return self.positions.rotate(q, chosen[0]), k, v
         rows = [self.positions.rotate(q[a : a + 1], chosen[a]) for a in range(len(q))]
-        return torch.cat(rows)
+        return torch.cat(rows), k, v
 
     def reference(
         self,
@@ -216,7 +207,7 @@ class LongformerAttention(PatternAttention):
         seen = (seen | is_global[:, None, None, :]) & real[:, None, None, :]  # (b, h, n, n)
         out = self.plain_scores(q, k, v, seen)
         every = torch.arange(n, device=x.device).expand(b, n)
-        q, k, v = self._global_heads(x, q, k, v, every)
+        q, k, v = self._global_heads(x, q, k, v, every, shared=True)
         apart = dense_attention(q, k, v, mask=real[:, None, None, :])[0]
         return self.project.out(torch.where(is_global[:, None, :, None], apart, out))
 

@@ -258,7 +258,7 @@ class ReformerAttention(Mixer):
             return
         orders = [sorted(range(length), key=lambda i, n=numbers: (n[i], i)) for numbers in buckets]
         cuts = [[o[s : s + chunk] for s in range(0, length, chunk)] for o in orders]
-        rings = [[chunk for cut in cuts for chunk in cut]] if self.config.published else cuts
+        rings = [[part for cut in cuts for part in cut]] if self.config.published else cuts
         for ring in rings:
             for place, own in enumerate(ring):
                 for near in {(place + o) % len(ring) for o in range(-back, ahead + 1)}:
