@@ -55,7 +55,9 @@ class Registry:
         """Build a config by name; unknown settings raise and suggest the near ones."""
         config = self[name]
         if not dataclasses.is_dataclass(config):
-            return config(*args, **kwargs)
+            if kwargs:
+                raise WeftError(f"{name} takes its parts by place, not by name; got {kwargs}")
+            return config(*args)
         fields = [field for field in dataclasses.fields(config) if field.init]
         known = [field.name for field in fields]
         for key in kwargs:
@@ -67,6 +69,10 @@ class Registry:
                 f"{name} takes {len(in_order)} settings by place, the rest by name: "
                 f"{', '.join(known) or 'none'}; got {args}"
             )
+        given = {*in_order[: len(args)], *kwargs}
+        missing = [field.name for field in fields if _needed(field) and field.name not in given]
+        if missing:
+            raise WeftError(f"{name} needs {', '.join(missing)}: write {name}({missing[0]}=...)")
         return config(*args, **kwargs)
 
     def parse(self, text: str) -> Any:
@@ -89,6 +95,10 @@ def to_dict(config: Any) -> dict[str, Any]:
     """A config as plain JSON values; `Registry.from_dict` reads it back."""
     fields = {f.name: _plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
     return {"name": config.name, **fields}
+
+
+def _needed(field: Any) -> bool:
+    return field.default is field.default_factory is dataclasses.MISSING
 
 
 def suggest(name: str, known: Any) -> str:

@@ -124,6 +124,18 @@ def test_long_sums_are_kept_in_float32(dtype):
     assert sums.values.dtype == torch.float32
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_autocast_leaves_the_sums_alone(causal):
+    q = k = torch.ones(1, 1, 70_000, 2)
+    v = torch.ones(1, 1, 70_000, 1)
+    with torch.autocast("cpu", dtype=torch.float16):
+        out = linear_attention(q, k, v, causal=causal)
+        _, sums = causal_linear_attention(q, k, v)
+        step, _ = linear_step(q[:, :, :1], k[:, :, :1], v[:, :, :1], sums)
+    assert (out - 1).abs().max() < 1e-5
+    assert (step - 1).abs().max() < 1e-5
+
+
 def test_nothing_as_large_as_all_states_is_made():
     class Largest(TorchDispatchMode):
         numel = 0

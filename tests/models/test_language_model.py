@@ -92,3 +92,10 @@ def test_steps_of_an_encoder_decoder_equal_forward():
 def test_refuses(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+def test_a_whole_model_compiles_into_one_graph():
+    settings = {"mixer": FULL(), "embed": {"positions": "learned", "registers": 1}}
+    model = built(LanguageModel(trunk=decoder(**settings)))
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(ids(2, 9)), model(ids(2, 9)))

@@ -40,6 +40,11 @@ class WrongBeyond128(TinyAttention):
         return torch.cat((out[:, :, :128], out[:, :, 128:] * 1.01), dim=2)
 
 
+class WrongWhenLong(TinyAttention):
+    def attention(self, q, k, v, valid, crossing):
+        return super().attention(q, k, v, valid, crossing) * (1.01 if q.shape[2] > 512 else 1)
+
+
 class SinglePrecision(TinyAttention):
     def normalise(self, scores, mask):
         return super().normalise(scores.float(), mask)
@@ -66,6 +71,11 @@ class CoarseInHalf(TinyAttention):
 class DetachedKeys(TinyAttention):
     def attention(self, q, k, v, valid, crossing):
         return super().attention(q, k.detach(), v, valid, crossing)
+
+
+class DetachedWhenLong(TinyAttention):
+    def attention(self, q, k, v, valid, crossing):
+        return super().attention(q, k.detach() if k.shape[2] > 512 else k, v, valid, crossing)
 
 
 class UnusedParameter(TinyAttention):

@@ -109,6 +109,11 @@ def attend(
     options = _Options(valid, segments, bias, _scale(q, scale), dropout, kernel, return_lse)
     heads = [pattern.head(a, q.shape[1]) for a in range(q.shape[1])]
     distinct = list(dict.fromkeys(heads))
+    if q.shape[2] > k.shape[2] and distinct != [Full()]:
+        raise WeftError(
+            f"queries are the last of the positions that keys have; got {q.shape[2]} queries and "
+            f"{k.shape[2]} keys: another sequence is read under full() alone"
+        )
     if len(distinct) == 1:
         out, lse = _attend_one(q, k, v, distinct[0], options)
     else:
@@ -285,6 +290,7 @@ def _unfold(x: Tensor, s: int, n: int) -> Tensor:
 
 
 @lru_cache(maxsize=256)
+@torch.inference_mode(False)  # what is kept must serve training as well
 def _index(order: Order, count: int, start: int, device: torch.device) -> Tensor | None:
     """Where the order takes its tokens from an axis of `count` tokens; None: as it stands."""
     if type(order) is Order and order.count == count:
@@ -419,6 +425,8 @@ def _check(
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if any(x.dim() != 4 for x in (q, k, v)):
         raise WeftError(f"q, k and v are (batch, heads, length, width); got {shapes}")
+    if not q.shape[2] or not k.shape[2]:
+        raise WeftError(f"attention needs one query and one key or more; got {shapes}")
     if k.shape[:3] != v.shape[:3]:
         raise WeftError(f"keys and values must agree in batch, heads and length; got {shapes}")
     if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:

@@ -29,7 +29,8 @@ def dense_attention(
     k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     work = torch.promote_types(q.dtype, torch.float32)
-    scores = (q @ k.transpose(-1, -2)).to(work) * scale  # (b, h, n, m)
+    # Scaled before the product, which could leave the range of half precision.
+    scores = ((q * scale) @ k.transpose(-1, -2)).to(work)  # (b, h, n, m)
     if bias is not None:
         scores = scores + bias.to(work)
     if mask is None:

@@ -12,7 +12,8 @@ that came before a chunk is one carried S, and the S of all chunks come from one
 
 Letters beside the usual ones: f features, p = h / g query heads per key head, u chunks.
 Time O(n·f·e + n·w·(f + e)), memory O(n·w + n·f·e / w), state f·(e + 1) per key head.
-Sums are kept in float32 at least, whatever the inputs are.
+Products are taken in the precision of features and values (float16 in float32, for its range), the
+sums over tokens in float32 at least, also under autocast.
 """
 
 from __future__ import annotations
@@ -56,11 +57,12 @@ def linear_attention(
         return causal_linear_attention(q, k, v, log_decay=log_decay, eps=eps, chunk=chunk)[0]
     if log_decay is not None:
         raise WeftError("a decay forgets the past, so it needs causal=True; got causal=False")
-    work, dtype = torch.promote_types(v.dtype, torch.float32), v.dtype
+    dtype, (exact, work) = v.dtype, _precisions(q, v)
     q, k, v = q.to(work), k.to(work), v.to(work)
-    sums = Sums(k.transpose(-1, -2) @ v, k.sum(-2))
-    rows = q.unflatten(1, (k.shape[1], -1)).flatten(2, 3)  # (b, g, p * n, f)
-    out = _read(rows, sums, eps)  # (b, g, p * n, e)
+    with _as_written(q):
+        sums = Sums(k.transpose(-1, -2) @ v, k.sum(-2, dtype=exact))
+        rows = q.unflatten(1, (k.shape[1], -1)).flatten(2, 3)  # (b, g, p * n, f)
+        out = _read(rows, sums, eps)  # (b, g, p * n, e)
     return out.unflatten(2, (-1, q.shape[2])).flatten(1, 2).to(dtype)  # (b, h, n, e)
 
 
@@ -76,33 +78,35 @@ def causal_linear_attention(
 ) -> tuple[Tensor, Sums]:
     """Causal form from the sums so far: values (b, h, n, e) and the sums after the last token."""
     b, g, n, f = k.shape
-    work, dtype, size = torch.promote_types(v.dtype, torch.float32), v.dtype, min(chunk, n)
+    dtype, size, (exact, work) = v.dtype, min(chunk, n), _precisions(q, v)
     q = into_blocks(q.to(work).unflatten(1, (g, -1)), size).transpose(2, 3)  # (b, g, u, p, w, f)
     k, v = into_blocks(k.to(work), size), into_blocks(v.to(work), size)  # (b, g, u, w, f or e)
-    shape = q.shape[3:5]
+    group = q.shape[3:5]
     read, write, inside, total = q, k, None, None
     if log_decay is not None:
-        since = (
-            into_blocks(log_decay.to(work)[..., None], size).squeeze(-1).cumsum(-1)
-        )  # (b, g, u, w)
+        steps = into_blocks(log_decay.to(exact)[..., None], size)  # (b, g, u, w, 1)
+        since = steps.squeeze(-1).cumsum(-1)  # (b, g, u, w)
         total = since[..., -1]  # (b, g, u)
-        read = q * since.exp()[:, :, :, None, :, None]
-        write = k * (total[..., None] - since).exp()[..., None]
-        inside = _decay_matrix(since)[:, :, :, None]  # (b, g, u, 1, w, w)
+        read = q * since.exp()[:, :, :, None, :, None].to(work)
+        write = k * (total[..., None] - since).exp()[..., None].to(work)
+        inside = _decay_matrix(since)[:, :, :, None].to(work)  # (b, g, u, 1, w, w)
     if sums is None:
-        sums = Sums(k.new_zeros(b, g, f, v.shape[-1]), k.new_zeros(b, g, f))
-    before = Sums(
-        _running(sums.values, write.transpose(-1, -2) @ v, total),  # (b, g, u + 1, f, e)
-        _running(sums.weights, write.sum(-2), total),  # (b, g, u + 1, f)
-    )
-    scores = q.flatten(3, 4) @ k.transpose(-1, -2)  # (b, g, u, p * w, w)
-    scores = scores.unflatten(3, shape)  # (b, g, u, p, w, w)
-    scores = scores.tril() if inside is None else scores * inside
-    scores, read = scores.flatten(3, 4), read.flatten(3, 4)  # (b, g, u, p * w, w or f)
-    top = scores @ v + read @ before.values[:, :, :-1]  # (b, g, u, p * w, e)
-    bottom = scores.sum(-1, keepdim=True) + read @ before.weights[:, :, :-1, :, None]
-    out = (top / (bottom + eps)).unflatten(3, shape).transpose(2, 3)  # (b, g, p, u, w, e)
-    out = out.flatten(3, 4)[..., :n, :].flatten(1, 2).to(dtype)  # (b, h, n, e)
+        zero = q.new_zeros(b, g, f, v.shape[-1], dtype=exact)
+        sums = Sums(zero, zero[..., 0])
+    with _as_written(q):
+        before = Sums(
+            _running(sums.values, write.transpose(-1, -2) @ v, total),
+            _running(sums.weights, write.sum(-2, dtype=exact), total),
+        )
+        past = Sums(before.values[:, :, :-1].to(work), before.weights[:, :, :-1].to(work))
+        scores = q.flatten(3, 4) @ k.transpose(-1, -2)  # (b, g, u, p * w, w)
+        scores = scores.unflatten(3, group)  # (b, g, u, p, w, w)
+        scores = scores.tril() if inside is None else scores * inside
+        scores, read = scores.flatten(3, 4), read.flatten(3, 4)  # (b, g, u, p * w, w or f)
+        top = scores @ v + read @ past.values  # (b, g, u, p * w, e)
+        bottom = scores.sum(-1, keepdim=True, dtype=exact) + read @ past.weights[..., None]
+    out = (top / (bottom + eps)).to(dtype).unflatten(3, group)  # (b, g, u, p, w, e)
+    out = out.transpose(2, 3).flatten(3, 4)[..., :n, :].flatten(1, 2)  # (b, h, n, e)
     return out, Sums(before.values[:, :, -1].clone(), before.weights[:, :, -1].clone())
 
 
@@ -116,19 +120,34 @@ def linear_step(
     eps: float = 1e-6,
 ) -> tuple[Tensor, Sums]:
     """One token of the causal form as a recurrence: (b, h, 1, f), ... -> (b, h, 1, e) and sums."""
-    work, dtype = sums.values.dtype, v.dtype
-    q, k, v = q.to(work), k.to(work), v.to(work)
+    exact, dtype = sums.values.dtype, v.dtype
+    q, k, v = q.to(exact), k.to(exact), v.to(exact)
     values, weights = sums
     if log_decay is not None:
-        kept = log_decay.to(work).exp()  # (b, g, 1)
+        kept = log_decay.to(exact).exp()  # (b, g, 1)
         values, weights = values * kept[..., None], weights * kept
     sums = Sums(values + k.transpose(-1, -2) * v, weights + k.squeeze(2))
-    out = _read(q.squeeze(2).unflatten(1, (k.shape[1], -1)), sums, eps)  # (b, g, p, e)
+    with _as_written(q):
+        out = _read(q.squeeze(2).unflatten(1, (k.shape[1], -1)), sums, eps)  # (b, g, p, e)
     return out.flatten(1, 2)[:, :, None].to(dtype), sums
 
 
 def _read(rows: Tensor, sums: Sums, eps: float) -> Tensor:
-    return rows @ sums.values / (rows @ sums.weights[..., None] + eps)
+    """(b, g, rows, f) -> (b, g, rows, e)."""
+    values, weights = sums.values.to(rows.dtype), sums.weights.to(rows.dtype)
+    return rows @ values / ((rows @ weights[..., None]).to(sums.weights.dtype) + eps)
+
+
+def _precisions(q: Tensor, v: Tensor) -> tuple[torch.dtype, torch.dtype]:
+    """Of sums over tokens, and of products."""
+    given = torch.promote_types(q.dtype, v.dtype)
+    exact = torch.promote_types(given, torch.float32)
+    return exact, exact if given == torch.float16 else given
+
+
+def _as_written(x: Tensor) -> torch.autocast:
+    """Autocast would take the sums to half precision."""
+    return torch.autocast(x.device.type, enabled=False)
 
 
 def _decay_matrix(since: Tensor) -> Tensor:
@@ -143,7 +162,7 @@ def _running(first: Tensor, updates: Tensor, total: Tensor | None) -> Tensor:
 
     `total` (b, g, u) is the log-decay over each chunk.
     """
-    sums = torch.cat((first[:, :, None].to(updates.dtype), updates), dim=2)
+    sums = torch.cat((first[:, :, None], updates.to(first.dtype)), dim=2)
     if total is None:
         return sums.cumsum(2)
     clock = F.pad(total, (1, 0)).cumsum(-1)  # (b, g, u + 1)

@@ -124,6 +124,7 @@ def _block_mask(
 
 
 @lru_cache(maxsize=64)
+@torch.inference_mode(False)  # what is kept must serve training as well
 def _plain_mask(part: Part, cut: Cut, batch: int, device: torch.device) -> BlockMask:
     lists, sizes = _lists(part, cut, batch, device, masked=False)
     seen = _seen(part, cut, sizes, device)
@@ -136,14 +137,14 @@ def _seen(
     """The pattern as a function of batch row, head and tensor indices."""
     test = part.pattern.bind(part.length, device)
     row, col = (_position(order, device) for order in (part.rows, part.cols))
-    (high, wide), m = sizes, part.cols.count
+    (high, wide), n, m = sizes, part.rows.count, part.cols.count
 
     def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         if cut.rows > 1:
-            i = i + b % cut.rows * high
+            i = (i + b % cut.rows * high).clamp(max=n - 1)  # tables end with the queries
         if cut.cols > 1:
             j = j + b % cut.cols * wide
-            return test(row(i), col(j)) & (j < m)
+            return test(row(i), col(j.clamp(max=m - 1))) & (j < m)
         return test(row(i), col(j))
 
     return seen
@@ -167,6 +168,7 @@ def _score(bias: Bias, part: Part, device: torch.device) -> Callable[..., Tensor
 
 
 @lru_cache(maxsize=64)
+@torch.inference_mode(False)
 def _lists(
     part: Part, cut: Cut, batch: int, device: torch.device, masked: bool
 ) -> tuple[tuple[Tensor | None, ...], tuple[int, int]]:

@@ -31,12 +31,43 @@ def fused_attention(
     return _Fused.apply(q, k, v, mask, scale)
 
 
+def fused_forward(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """The forward pass by itself."""
+    # The operator takes the last axis for contiguous, unasked.
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    return _forward(q, k, v, 0.0, False, attn_mask=mask, scale=scale)
+
+
+def fused_backward(
+    dout: Tensor,
+    dlse: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    mask: Tensor | None,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of q, k and v, given those of the values and of the log-sum-exp."""
+    width = v.shape[-1]
+    if dlse is not None:
+        q, k, out = (F.pad(x, (0, 1)) for x in (q, k, out))
+        v = F.pad(v, (0, 1), value=1.0)
+        dout = torch.cat((dout, dlse[..., None].to(dout.dtype)), dim=-1)
+    q, k, v, out, dout = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v, out, dout))
+    grads = _backward(dout, q, k, v, out, lse, 0.0, False, attn_mask=mask, scale=scale)
+    return tuple(grad[..., :width] for grad in grads)
+
+
 class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
     ) -> tuple[Tensor, Tensor]:
-        out, lse = _forward(q, k, v, 0.0, False, attn_mask=mask, scale=scale)
+        out, lse = fused_forward(q, k, v, mask, scale)
         ctx.save_for_backward(q, k, v, mask, out, lse)
         ctx.scale = scale
         ctx.set_materialize_grads(False)
@@ -46,12 +77,5 @@ class _Fused(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
         q, k, v, mask, out, lse = ctx.saved_tensors
-        if dout is None:
-            dout = torch.zeros_like(out)
-        width = v.shape[-1]
-        if dlse is not None:
-            q, k, out = (F.pad(x, (0, 1)) for x in (q, k, out))
-            v = F.pad(v, (0, 1), value=1.0)
-            dout = torch.cat((dout, dlse[..., None].to(dout.dtype)), dim=-1)
-        dq, dk, dv = _backward(dout, q, k, v, out, lse, 0.0, False, attn_mask=mask, scale=ctx.scale)
-        return dq[..., :width], dk[..., :width], dv[..., :width], None, None
+        dout = torch.zeros_like(out) if dout is None else dout
+        return *fused_backward(dout, dlse, q, k, v, out, lse, mask, ctx.scale), None, None

@@ -1,38 +1,27 @@
 """Portable block-sparse attention: gather the visible key blocks of each query block, then attend.
 
-Plain PyTorch on any device, trainable, O(n·w) memory. Rows of blocks that look alike are computed
-together: rows whose visible blocks lie at the same offsets share one mask where the pattern is
-relative; the others are grouped by how many blocks they see, and carry masks of their own.
+Plain PyTorch on any device, trainable, O(n·w) memory. On a CPU the groups of blocks go through
+torch's fused kernel, forward and backward, and nothing that is gathered is kept in between; a bias
+or dropout takes the plain equation instead.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from weft.kernels.bias import Bias, dense_bias
 from weft.kernels.dense import dense_attention, expand_heads
-from weft.kernels.fused import fused_attention
+from weft.kernels.fused import fused_backward, fused_forward
+from weft.kernels.grouping import Group, Grouping, grouping
 from weft.kernels.labels import Labels
 from weft.patterns.lower import Part
-from weft.patterns.region import Ints
 
-
-@dataclass(frozen=True, eq=False)
-class Group:
-    """Rows of blocks computed together; mask (1 or rows, block, keys), None where all is seen."""
-
-    rows: Tensor  # (rows,)
-    cols: Tensor  # (rows, blocks)
-    mask: Tensor | None
-    dead: Tensor | None  # like mask without keys: queries that see nothing
-    i: Tensor  # (rows, block)
-    j: Tensor  # (rows, keys)
+Masks = list[tuple[Tensor | None, Tensor | None]]
 
 
 def gather_attention(
@@ -53,70 +42,126 @@ def gather_attention(
     """
     n, heads = q.shape[2], q.shape[1]
     k, v = expand_heads(k, heads), expand_heads(v, heads)
-    qb, kb, vb = (_blocks(x, block) for x in (q, k, v))  # (b, h, blocks, block, d)
-    groups = _groups(part, block, q.device)
-    pieces = []
-    for group in groups:
-        flat = group.cols.flatten()
-        qg = qb if len(group.rows) == qb.shape[2] else qb.index_select(2, group.rows)
-        kg, vg = (x.index_select(2, flat).unflatten(2, (len(group.rows), -1)) for x in (kb, vb))
-        kg, vg = (x.flatten(3, 4) for x in (kg, vg))  # (b, h, rows, keys, d)
-        pieces.append(_attend(qg, kg, vg, group, labels, scale, bias, dropout))
-    if len(pieces) == 1 and len(groups[0].rows) == qb.shape[2]:
-        out, lse = pieces[0]
-    elif not pieces:
-        out, lse = qb * 0.0, qb.new_full(qb.shape[:-1], float("-inf"))
+    q, k, v = (_blocks(x, block) for x in (q, k, v))  # (b, h, blocks, block, d)
+    plan = grouping(part, block, q.device)
+    if not plan.groups:
+        q = q.flatten(2, 3)[:, :, :n]
+        return q * 0.0, q[..., 0].float() - float("inf")
+    masks = [_masks(group, labels) for group in plan.groups]
+    if bias is None and not dropout and q.device.type == "cpu":
+        out, lse = _FusedBlocks.apply(q, k, v, plan, masks, scale)
     else:
-        index = torch.cat([group.rows for group in groups])
-        out = qb.new_zeros(qb.shape).index_copy(2, index, torch.cat([o for o, _ in pieces], 2))
-        every = torch.cat([s for _, s in pieces], 2)
-        empty = every.new_full(qb.shape[:-1], float("-inf"))
-        lse = empty.index_copy(2, index, every)
+        out, lse = _plain_blocks(q, k, v, plan, masks, scale, bias, dropout)
     return out.flatten(2, 3)[:, :, :n], lse.flatten(2, 3)[:, :, :n]
 
 
-def _attend(
+class _FusedBlocks(torch.autograd.Function):
+    """All groups through the fused kernel; keys and values are gathered again going back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Grouping, masks: Masks, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        out = torch.zeros_like(q)
+        lse = out[..., 0].to(torch.promote_types(q.dtype, torch.float32)) - float("inf")
+        for group, (mask, dead) in zip(plan.groups, masks, strict=True):
+            o, s = fused_forward(*_gather(q, k, v, group), _additive(mask, q), scale)
+            out.index_copy_(2, group.rows, _hide(_rows(o, q), dead, 0.0))
+            lse.index_copy_(2, group.rows, _rows(s, q))
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.plan, ctx.masks, ctx.scale = plan, masks, scale
+        ctx.set_materialize_grads(False)
+        for group, (_, dead) in zip(plan.groups, masks, strict=True):
+            if dead is not None:
+                seen = _hide(lse.index_select(2, group.rows), dead, float("-inf"))
+                lse = lse.index_copy(2, group.rows, seen)
+        return out, lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+        q, k, v, out, lse = ctx.saved_tensors
+        dout = torch.zeros_like(out) if dout is None else dout
+        dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
+        for group, (mask, dead) in zip(ctx.plan.groups, ctx.masks, strict=True):
+            do, o, s = (x.index_select(2, group.rows) for x in (dout, out, lse))
+            do = _hide(do, dead, 0.0)
+            ds = None if dlse is None else _hide(dlse.index_select(2, group.rows), dead, 0.0)
+            do, ds, o, s = (None if x is None else x.flatten(0, 1) for x in (do, ds, o, s))
+            own, added = _gather(q, k, v, group), _additive(mask, q)
+            gq, gk, gv = fused_backward(do, ds, *own, o, s, added, ctx.scale)
+            dq.index_copy_(2, group.rows, _rows(gq, q))
+            for whole, grad in ((dk, gk), (dv, gv)):
+                blocks = grad.unflatten(2, (-1, q.shape[3])).flatten(1, 2)
+                whole.index_add_(2, group.cols.flatten(), _rows(blocks, q))
+        return dq, dk, dv, None, None, None
+
+
+def _gather(q: Tensor, k: Tensor, v: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor]:
+    """q (b·h, rows, block, d) of the group, and the keys and values its rows see, side by side."""
+    rows, cols = len(group.rows), group.cols.flatten()
+    q = q.index_select(2, group.rows).flatten(0, 1)
+    k, v = (x.index_select(2, cols).flatten(0, 1) for x in (k, v))
+    return q, *(x.unflatten(1, (rows, -1)).flatten(2, 3) for x in (k, v))
+
+
+def _rows(x: Tensor, q: Tensor) -> Tensor:
+    """(b·h, ...) -> (b, h, ...)."""
+    return x.unflatten(0, q.shape[:2])
+
+
+def _hide(x: Tensor, dead: Tensor | None, value: float) -> Tensor:
+    """Rows (b, h, rows, block) or with a width behind: those that see nothing get `value`."""
+    if dead is None:
+        return x
+    return x.masked_fill(dead[..., None] if x.dim() == 5 else dead, value)
+
+
+def _additive(mask: Tensor | None, q: Tensor) -> Tensor | None:
+    """0 where seen, −inf where not: (1 or b·h, 1 or rows, block, keys)."""
+    if mask is None:
+        return None
+    added = q.new_zeros(mask.shape).masked_fill_(~mask, float("-inf"))
+    if mask.dim() == 3:
+        return added[None]
+    return added.expand(-1, q.shape[1], *added.shape[2:]).flatten(0, 1)
+
+
+def _masks(group: Group, labels: Labels | None) -> tuple[Tensor | None, Tensor | None]:
+    """What a group sees, (1 or rows, block, keys) or (b, 1, rows, block, keys), and its dead rows.
+
+    A dead row is unmasked, so that nothing becomes NaN, and hidden afterwards.
+    """
+    mask, dead = group.mask, group.dead
+    if labels is None:
+        return mask, dead
+    seen = _carried(labels, group)  # (b, rows, block or 1, keys)
+    mask = seen.expand(-1, -1, group.i.shape[1], -1) if mask is None else seen & mask
+    dead = ~mask.any(-1) if dead is None else dead | ~mask.any(-1)
+    mask = mask | dead[..., None]
+    return mask[:, None], dead[:, None]
+
+
+def _plain_blocks(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    group: Group,
-    labels: Labels | None,
+    plan: Grouping,
+    masks: Masks,
     scale: float,
     bias: Bias | None,
     dropout: float,
 ) -> tuple[Tensor, Tensor]:
-    """One group: q (b, h, rows, block, d), k and v (b, h, rows, keys, d)."""
-    mask, dead = group.mask, group.dead
-    if labels is not None:
-        seen = _gathered(labels, group)  # (b, rows, block or 1, keys)
-        mask = seen if mask is None else seen & mask
-        dead = ~mask.any(-1) if dead is None else dead | ~mask.any(-1)
-        mask = mask | dead[..., None]
-        mask, dead = mask[:, None], dead[:, None]  # (b, 1, rows, block, keys)
-    if bias is None and not dropout and q.device.type == "cpu":
-        out, lse = _fused(q, k, v, mask, scale)
-    else:
+    """All groups by the plain equation, under autograd."""
+    out = torch.zeros_like(q)
+    lse = out[..., 0].to(torch.promote_types(q.dtype, torch.float32)) - float("inf")
+    for group, (mask, dead) in zip(plan.groups, masks, strict=True):
         added = bias and dense_bias(bias, q.shape[1], group.i[..., None], group.j[:, None, :])
-        out, lse = _plain(q, k, v, mask, added, scale, dropout)
-    if dead is not None:
-        out = out.masked_fill(dead[..., None], 0.0)
-        lse = lse.masked_fill(dead, float("-inf"))
+        own = (_rows(x, q) for x in _gather(q, k, v, group))
+        o, s = _plain(*own, mask, added, scale, dropout)
+        out = out.index_copy(2, group.rows, _hide(o, dead, 0.0))
+        lse = lse.index_copy(2, group.rows, _hide(s, dead, float("-inf")))
     return out, lse
-
-
-def _fused(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
-) -> tuple[Tensor, Tensor]:
-    lead, rows = q.shape[:2], q.shape[2]
-    added = None
-    if mask is not None:
-        added = q.new_zeros(mask.shape).masked_fill_(~mask, float("-inf"))
-        if added.dim() == 5:
-            added = added.expand(*lead, rows, *added.shape[-2:]).flatten(0, 1)
-        else:
-            added = added[None]  # (1, 1 or rows, block, keys)
-    out, lse = fused_attention(*(x.flatten(0, 1) for x in (q, k, v)), added, scale)
-    return out.unflatten(0, lead), lse.unflatten(0, lead)
 
 
 def _plain(
@@ -146,7 +191,7 @@ def _blocks(x: Tensor, block: int) -> Tensor:
     return x.unflatten(2, (-1, block))
 
 
-def _gathered(labels: Labels, group: Group) -> Tensor:
+def _carried(labels: Labels, group: Group) -> Tensor:
     """Which gathered keys carry the label of their query: (b, rows, block or 1, keys)."""
     block = group.i.shape[1]
     keys = _in_blocks(labels.keys, block)[:, group.cols].flatten(2)  # (b, rows, keys)
@@ -161,68 +206,3 @@ def _gathered(labels: Labels, group: Group) -> Tensor:
 def _in_blocks(labels: Tensor, block: int) -> Tensor:
     """(b, m) -> (b, blocks, block), padded with −1."""
     return F.pad(labels, (0, -labels.shape[1] % block), value=-1).unflatten(1, (-1, block))
-
-
-@lru_cache(maxsize=32)
-def _groups(part: Part, block: int, device: torch.device) -> tuple[Group, ...]:
-    found = part.layout(block)
-    widths = np.diff(found.start)
-    offsets = [tuple(found.cols[a:b]) for a, b in zip(found.start, found.start[1:], strict=False)]
-    alike: dict[object, list[int]] = {}
-    for u, cols in enumerate(offsets):
-        if cols:
-            edge = u == found.rows - 1 or cols[-1] == found.columns - 1
-            shift = tuple(np.subtract(cols, u)) if part.pattern.relative and not edge else None
-            alike.setdefault(shift or _rounded(int(widths[u])), []).append(u)
-    # A shared mask pays from a few rows on.
-    shared = {s: rows for s, rows in alike.items() if isinstance(s, tuple) and len(rows) > 2}
-    loose: dict[int, list[int]] = {}
-    for s, rows in alike.items():
-        if s not in shared:
-            loose.setdefault(_rounded(int(widths[rows[0]])), []).extend(rows)
-    made = [_group(part, block, rows, True, device) for rows in shared.values()]
-    made += [_group(part, block, sorted(rows), False, device) for rows in loose.values()]
-    return tuple(made)
-
-
-def _rounded(width: int) -> int:
-    """Widths are rounded up to 1, 2, 3, 4, 6, 8, 12, ...: few groups, little padding."""
-    size = 1
-    while size < width:
-        size += max(1, size // 2) if size & (size - 1) == 0 else size // 3
-    return size
-
-
-def _group(part: Part, block: int, rows: list[int], shared: bool, device: torch.device) -> Group:
-    found = part.layout(block)
-    widths = np.diff(found.start)[rows]
-    cols = np.zeros((len(rows), widths.max()), dtype=np.int64)
-    there = np.arange(cols.shape[1]) < widths[:, None]
-    full = np.zeros(cols.shape, dtype=bool)
-    cols[there] = np.concatenate([found.cols[found.start[u] : found.start[u + 1]] for u in rows])
-    full[there] = np.concatenate([found.full[found.start[u] : found.start[u + 1]] for u in rows])
-    i, i_real = _positions(part.rows.positions(), np.asarray(rows)[:, None], block)
-    j, j_real = _positions(part.cols.positions(), cols, block)
-    mask = None
-    if not (full.all() and j_real.all()):
-        some = slice(0, 1) if shared else slice(None)
-        seen = part.pattern.sees(
-            torch.as_tensor(i[some, :, None]), torch.as_tensor(j[some, None]), part.length
-        ).numpy()
-        keep = np.repeat(there[some], block, 1) & j_real[some]
-        # Queries beyond the end are don't-care: they see everything, so nothing becomes NaN.
-        mask = torch.as_tensor((seen & keep[:, None]) | ~i_real[some][..., None], device=device)
-    dead = None if mask is None else ~mask.any(-1)
-    if dead is not None and dead.any():
-        mask = mask | dead[..., None]
-    else:
-        dead = None
-    tensors = (torch.as_tensor(np.asarray(x), device=device) for x in (rows, cols, i, j))
-    index, columns, i_t, j_t = tensors
-    return Group(index, columns, mask, dead, i_t, j_t)
-
-
-def _positions(order: Ints, blocks: Ints, block: int) -> tuple[Ints, np.ndarray]:
-    """Positions (rows, blocks·block) of these blocks, and which of them exist."""
-    index = (blocks[:, :, None] * block + np.arange(block)).reshape(len(blocks), -1)
-    return order[np.minimum(index, len(order) - 1)], index < len(order)

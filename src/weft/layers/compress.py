@@ -60,8 +60,7 @@ class BlockCompression(nn.Module):
         """(b, g, m, d), valid (b, m) -> (b, g, slots, d); slots without a real token are finite."""
         blocks = into_blocks(hide(x, valid), self.width)  # (b, g, s, w, d)
         if self.kind == "convolution":
-            weight = self.weight.flatten(1, 2)  # (g, w * d, d)
-            return blocks.flatten(-2) @ weight + self.bias
+            return blocks.flatten(-2) @ self.weight.flatten(1, 2) + self.bias
         if self.kind == "depthwise":
             return (blocks * self.weight[:, None]).sum(-2) + self.bias
         real = torch.ones_like(x[:, 0, :, 0], dtype=torch.bool) if valid is None else valid

@@ -130,6 +130,6 @@ class LinearTransformerAttention(AttentionMixer):
 
 
 def features(x: Tensor) -> Tensor:
-    """φ(x) = elu(x) + 1, in float32 at least; exact where elu(x) + 1 would cancel."""
-    x = x.to(torch.promote_types(x.dtype, torch.float32))
-    return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
+    """φ(x) = elu(x) + 1 without cancellation; float16 in float32, for the range of their sums."""
+    x = x.float() if x.dtype == torch.float16 else x
+    return x.clamp(max=0).exp() + x.relu()

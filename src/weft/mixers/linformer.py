@@ -192,25 +192,26 @@ class LinformerAttention(AttentionMixer):
     def plain_attention(
         self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, crossing: bool
     ) -> Tensor:
-        """Row by row over real tokens; causally also query by query."""
+        """Row by row over real tokens."""
         y = torch.zeros_like(q)
         for row in range(len(q)):
-            m = k.shape[2] if valid is None else int(valid[row].sum())
-            keys, values = k[row : row + 1, :, :m], v[row : row + 1, :, :m]  # (1, g, m, d)
-            if not self.frame.causal or crossing:
-                if m:
-                    short = self._plain_slots(keys, values)
-                    y[row] = dense_attention(q[row : row + 1], *short)[0][0]
-                continue
-            w = self.compress_k.width
-            short = self._plain_slots(keys, values)
-            for i in range(m):
-                closed = (i + 1) // w
-                read = (
-                    torch.cat((slots[:, :, :closed], exact[:, :, closed * w : i + 1]), dim=2)
-                    for slots, exact in zip(short, (keys, values), strict=True)
-                )
-                y[row, :, i] = dense_attention(q[row : row + 1, :, i : i + 1], *read)[0][0, :, 0]
+            real = slice(k.shape[2] if valid is None else int(valid[row].sum()))
+            if real.stop:
+                own = slice(row, row + 1)
+                y[own] = self._plain_row(q[own], k[own, :, real], v[own, :, real], crossing)
+        return y
+
+    def _plain_row(self, q: Tensor, k: Tensor, v: Tensor, crossing: bool) -> Tensor:
+        """One row (1, h, n, d) and its real keys and values; causally query by query."""
+        short_k, short_v = self._plain_slots(k, v)
+        if not self.frame.causal or crossing:
+            return dense_attention(q, short_k, short_v)[0]
+        y, w = torch.zeros_like(q), self.compress_k.width
+        for i in range(k.shape[2]):
+            closed = (i + 1) // w
+            keys = torch.cat((short_k[:, :, :closed], k[:, :, closed * w : i + 1]), dim=2)
+            values = torch.cat((short_v[:, :, :closed], v[:, :, closed * w : i + 1]), dim=2)
+            y[:, :, i : i + 1] = dense_attention(q[:, :, i : i + 1], keys, values)[0]
         return y
 
     def _plain_slots(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -257,7 +258,7 @@ def _plain_compress(part: LinearCompression | BlockCompression, x: Tensor) -> Te
     if isinstance(part, LinearCompression):
         return torch.einsum("grm,bgmd->bgrd", part.weight.expand(g, -1, -1)[..., :m], x)
     for begin in range(0, m, part.width):
-        block = x[:, :, begin : begin + part.width]  # (1, g, t, d)
+        block = x[:, :, begin : begin + part.width]  # (1, g, _, d)
         if part.kind == "mean":
             slots.append(block.mean(2))
         elif part.kind == "max":

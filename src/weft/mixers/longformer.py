@@ -145,6 +145,11 @@ class LongformerAttention(PatternAttention):
             chosen = torch.arange(count, device=x.device).expand(len(x), -1)  # (b, globals)
             real = None
         else:
+            if is_global.dtype != torch.bool:
+                raise WeftError(
+                    "is_global is boolean, True where a token is global; "
+                    f"got {is_global.dtype}: compare it first, mask > 0"
+                )
             chosen, real = _listed(is_global if valid is None else is_global & valid)
             out = self._window_and_globals(q, k, v, valid, is_global, chosen, real)
         if chosen.shape[1]:
@@ -166,11 +171,23 @@ class LongformerAttention(PatternAttention):
         """The window without its global keys, merged with the global keys: each counts once."""
         near = ~is_global if valid is None else valid & ~is_global
         bias = self.positions.at if self.positions.biased else None
-        parts = [attend(q, k, v, self.local, valid=near, bias=bias, return_lse=True)]
+        settings = {"bias": bias, "dropout": self.dropout, "return_lse": True}
+        parts = [attend(q, k, v, self.local, valid=near, **settings)]
         if chosen.shape[1]:
             keys, values = (_take_heads(y, chosen) for y in (k, v))
-            parts.append(attend(q, keys, values, Full(), valid=real, return_lse=True))
+            seen, added = real[:, None, None, :], self._bias_of(q, chosen)
+            parts.append(
+                dense_attention(q, keys, values, mask=seen, bias=added, dropout=self.dropout)
+            )
         return merge(parts)[0]
+
+    def _bias_of(self, q: Tensor, chosen: Tensor) -> Tensor | None:
+        """What the positions add to the scores of the global keys: (b, h, n, globals)."""
+        if not self.positions.biased:
+            return None
+        head = torch.arange(q.shape[1], device=q.device)[:, None, None]
+        i = torch.arange(q.shape[2], device=q.device)[:, None]
+        return self.positions.at(head, i, chosen[:, None, None, :])
 
     def _global_heads(
         self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, shared: bool

@@ -210,20 +210,23 @@ class SynthesizerAttention(Mixer):
         context: Tensor | None = None,
         context_valid: Tensor | None = None,
     ) -> Tensor:
-        """Row by row over real tokens, head by head."""
+        """Row by row over real tokens."""
         y = torch.zeros_like(x)
         for row in range(len(x)):
-            n = x.shape[1] if valid is None else int(valid[row].sum())
-            real = x[row, :n]  # (n, c)
-            scores = self._plain_scores(real)  # (h, n, n)
-            if self.frame.causal:
-                future = torch.ones(n, n, dtype=torch.bool, device=x.device).triu(1)  # (n, n)
-                scores = scores.masked_fill(future, -torch.inf)
-            v = self.to_v(real).unflatten(-1, (self.frame.kv_heads, -1))  # (n, g, d)
-            group = self.frame.heads // self.frame.kv_heads
-            heads = [scores[a].softmax(-1) @ v[:, a // group] for a in range(self.frame.heads)]
-            y[row, :n] = self.to_out(torch.cat(heads, dim=-1))
+            real = slice(x.shape[1] if valid is None else int(valid[row].sum()))
+            y[row, real] = self._plain_row(x[row, real])
         return y
+
+    def _plain_row(self, x: Tensor) -> Tensor:
+        """(n, c) -> (n, c), head by head."""
+        scores = self._plain_scores(x)  # (h, n, n)
+        if self.frame.causal:
+            future = torch.ones_like(scores, dtype=torch.bool).triu(1)  # (h, n, n)
+            scores = scores.masked_fill(future, -torch.inf)
+        v = self.to_v(x).unflatten(-1, (self.frame.kv_heads, -1))  # (n, g, d)
+        group = self.frame.heads // self.frame.kv_heads
+        heads = [scores[a].softmax(-1) @ v[:, a // group] for a in range(self.frame.heads)]
+        return self.to_out(torch.cat(heads, dim=-1))
 
     def _plain_scores(self, x: Tensor) -> Tensor:
         """(n, c) -> (h, n, n)."""

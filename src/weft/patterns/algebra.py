@@ -196,6 +196,9 @@ class PerHead(Pattern):
     def __init__(self, *patterns: Pattern) -> None:
         if not patterns:
             raise WeftError("per_head needs one pattern or more; got none")
+        for each in patterns:
+            if not isinstance(each, Pattern):
+                raise WeftError(f"per_head takes patterns, one for each run of heads; got {each!r}")
         self.patterns = patterns
 
     def __eq__(self, other: object) -> bool:
@@ -218,7 +221,8 @@ class PerHead(Pattern):
                 f"per_head shares the heads out evenly: {heads} heads is no multiple of "
                 f"{len(self.patterns)} patterns"
             )
-        return self.patterns[index * len(self.patterns) // heads].head(index, heads)
+        run = heads // len(self.patterns)
+        return self.patterns[index // run].head(index % run, run)
 
     def sees(self, i: Any, j: Any, length: int | None = None) -> Any:
         raise Unsupported("per_head has no single answer; ask pattern.head(a, heads) for one head")

@@ -188,6 +188,7 @@ class Segments(Pattern):
             raise WeftError("segments needs the length of one document or more; got none")
         for length in self.lengths:
             at_least(1, lengths=length)
+        object.__setattr__(self, "lengths", tuple(self.lengths))
 
     def _fits(self, length: int | None) -> None:
         if length is not None and length > sum(self.lengths):

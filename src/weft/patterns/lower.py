@@ -24,7 +24,7 @@ from weft.patterns.grid import Axis, GridPattern
 from weft.patterns.layout import Layout, layout
 from weft.patterns.order import Order, Tiles, select
 from weft.patterns.selection import Columns, Global, Keys, Queries
-from weft.patterns.sequence import Dilated, Strided
+from weft.patterns.sequence import Dilated, Full, Strided
 
 TILE = (8, 16)  # pixels of a picture in one block
 _MOST_BRANCHES = 12
@@ -81,9 +81,9 @@ def lower(
     Each part costs `overhead` pairs besides its own. `lanes` is how many multiprocessors stand
     idle for each one that works on the longest line of blocks: 0 where lines share the work.
     """
-    rows, cols = _tiled_or_natural(pattern, n, m)
+    rows, cols = _tiled_or_natural(pattern, n, m, block)
     natural = Lowered((Part(pattern, rows, cols, m),))
-    split = _split(pattern, n, m)
+    split = _split(pattern, n, m, block)
     if split is None:
         return natural
     return min((natural, split), key=lambda choice: choice.price(block, overhead, lanes))
@@ -101,7 +101,7 @@ def branches(pattern: Pattern) -> list[Pattern]:
     return [pattern]
 
 
-def _split(pattern: Pattern, n: int, m: int) -> Lowered | None:
+def _split(pattern: Pattern, n: int, m: int, block: int) -> Lowered | None:
     every = branches(pattern)
     if len(every) > _MOST_BRANCHES:
         return None
@@ -111,7 +111,7 @@ def _split(pattern: Pattern, n: int, m: int) -> Lowered | None:
     parts, taken = [], list(plain)
     if plain:
         union = reduce(lambda a, b: a | b, plain)
-        parts.append(Part(union, *_tiled_or_natural(union, n, m), m))
+        parts.append(Part(union, *_tiled_or_natural(union, n, m, block), m))
     for branch in rest:
         if branch not in plain:
             part = _special(branch, taken, n, m)
@@ -136,9 +136,9 @@ def _special(branch: Pattern, taken: list[Pattern], n: int, m: int) -> Part | No
     assert selection is not None
     chosen = select(selection.positions(m))
     others = [c for c in _conjuncts(own) if c != selection]
-    if not others or not chosen.count:
+    if not chosen.count:
         return None
-    return Part(reduce(lambda a, b: a & b, others), Order(n, m - n), chosen, m)
+    return Part(reduce(lambda a, b: a & b, others, Full()), Order(n, m - n), chosen, m)
 
 
 def _apart(pattern: Pattern, whole: list[Pattern], n: int, m: int) -> Part | None:
@@ -168,8 +168,10 @@ def _stride(branch: Pattern, n: int, m: int) -> int | None:
     return None
 
 
-def _tiled_or_natural(pattern: Pattern, n: int, m: int) -> tuple[Order, Order]:
+def _tiled_or_natural(pattern: Pattern, n: int, m: int, block: int) -> tuple[Order, Order]:
     """Tiles of pixels where the pattern is one of pictures and they fit, else the natural order."""
+    if block != TILE[0] * TILE[1]:
+        return Order(n, m - n), Order(m)
     grids = {
         p.width for b in branches(pattern) for p in _conjuncts(b) if isinstance(p, GridPattern)
     }

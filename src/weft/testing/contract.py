@@ -28,6 +28,7 @@ from weft.testing.invariance import (
     check_causality,
     check_padding,
 )
+from weft.testing.long_sequences import check_long_sequences
 from weft.testing.promises import (
     check_compile,
     check_positions,
@@ -47,6 +48,7 @@ __all__ = [
     "check_gradients",
     "check_half_precision",
     "check_lengths",
+    "check_long_sequences",
     "check_padding",
     "check_positions",
     "check_reference",
@@ -65,6 +67,7 @@ CHECKS: dict[str, Callable[..., None]] = {
         check_reference,
         check_gradients,
         check_lengths,
+        check_long_sequences,
         check_half_precision,
         check_causality,
         check_streaming,

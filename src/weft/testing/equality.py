@@ -30,31 +30,17 @@ def check_reference(config: Any, *, lengths: Sequence[int] = LENGTHS, device: st
     for frame in cases.frames(config):
         mixer = cases.build(config, frame, device=device)
         for n in lengths:
-            _compare_forward(mixer, n, device)
+            compare_forward(mixer, n, device)
         _compare_rounding(mixer, torch.float32, device)
     for frame in cases.framings(config):
         mixer = cases.build(config, frame, device=device)
-        _compare_forward(mixer, 37, device)
+        compare_forward(mixer, 37, device)
 
 
 def check_gradients(config: Any, *, length: int = 37, device: str = "cpu") -> None:
     """Gradients of the input and of every parameter are those of the reference."""
     for frame in (*cases.frames(config), *cases.framings(config)):
-        mixer = cases.build(config, frame, device=device)
-        x = cases.tokens(3, length, DIM, device=device).requires_grad_()
-        valid = cases.lengths_mask(_some_lengths(length), length, device)
-        wanted = cases.tokens(3, length, DIM, device=device, seed=1) * valid[..., None]
-        ours = _gradients(mixer, x, mixer(x, valid=valid), wanted)
-        truth = _gradients(mixer, x, mixer.reference(x, valid), wanted)
-        for name, gradient in ours.items():
-            what = f"{describe(config, frame)}, n={length}: gradient of {name}"
-            assert gradient is not None or name == "x", (
-                f"{what}: there is none; a parameter that no output reads breaks data-parallel "
-                "training, so leave it out or give it requires_grad=False"
-            )
-            zero = torch.zeros_like(x if name == "x" else mixer.get_parameter(name))
-            expected = zero if truth[name] is None else truth[name]
-            assert_close(zero if gradient is None else gradient, expected, what)
+        compare_gradients(cases.build(config, frame, device=device), length, device)
 
 
 def check_cross(config: Any, *, device: str = "cpu") -> None:
@@ -108,14 +94,33 @@ def check_half_precision(config: Any, *, device: str = "cpu") -> None:
             _compare_rounding(mixer, dtype, device)
 
 
-def _compare_forward(mixer: Mixer, n: int, device: str) -> None:
-    x = cases.tokens(3, n, DIM, device=device)
+def compare_forward(mixer: Mixer, n: int, device: str = "cpu") -> None:
+    """`forward` and `reference` at n tokens, without padding and with it."""
+    x = cases.tokens(3, n, mixer.frame.dim, device=device)
     what = describe(mixer.config, mixer.frame, f"n={n}")
     with torch.no_grad():
         assert_close(mixer(x), mixer.reference(x), f"{what}: forward and reference")
         valid = cases.lengths_mask(_some_lengths(n), n, device)
         ours, truth = mixer(x, valid=valid), mixer.reference(x, valid)
     assert_close(ours[valid], truth[valid], f"{what}, padded: forward and reference")
+
+
+def compare_gradients(mixer: Mixer, n: int, device: str = "cpu") -> None:
+    """Gradients through `forward` and through `reference` at n tokens, padded."""
+    x = cases.tokens(3, n, mixer.frame.dim, device=device).requires_grad_()
+    valid = cases.lengths_mask(_some_lengths(n), n, device)
+    wanted = cases.tokens(*x.shape, device=device, seed=1) * valid[..., None]
+    ours = _gradients(mixer, x, mixer(x, valid=valid), wanted)
+    truth = _gradients(mixer, x, mixer.reference(x, valid), wanted)
+    for name, gradient in ours.items():
+        what = describe(mixer.config, mixer.frame, f"n={n}: gradient of {name}")
+        assert gradient is not None or name == "x", (
+            f"{what}: there is none; a parameter that no output reads breaks data-parallel "
+            "training, so leave it out or give it requires_grad=False"
+        )
+        zero = torch.zeros_like(x if name == "x" else mixer.get_parameter(name))
+        expected = zero if truth[name] is None else truth[name]
+        assert_close(zero if gradient is None else gradient, expected, what)
 
 
 def _compare_rounding(mixer: Mixer, dtype: torch.dtype, device: str) -> None:

@@ -6,10 +6,10 @@ is in fp64, so a real dependence stands out from rounding.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from weft.mixers.base import Mixer
 from weft.testing import cases
@@ -18,45 +18,19 @@ from weft.testing.tolerance import assert_close, assert_identical
 
 
 def check_causality(config: Any, *, length: int = 67, device: str = "cpu") -> None:
-    """No output reads a later token: bit for bit under any change of the future, and its absence.
-
-    One batch row per cut: tokens from the cut on are changed, one of them or all of them.
-    """
+    """No output reads a later token: the future may change, or be absent, bit for bit."""
     for frame in (*cases.frames(config, causal=True), *cases.framings(config)):
-        if not frame.causal:
-            continue
-        mixer = cases.build(config, frame, torch.float32, device)
-        cuts = torch.arange(1, length, device=device)
-        index = torch.arange(length, device=device)
-        x = cases.tokens(1, length, DIM, dtype=torch.float32, device=device)
-        x = x.expand(len(cuts), -1, -1).contiguous()
-        other = cases.tokens(*x.shape, dtype=torch.float32, device=device, seed=1) * 3
-        past = index < cuts[:, None]
-        with torch.no_grad():
-            before = mixer(x)
-            for changed, name in ((index == cuts[:, None], "one token"), (~past, "all tokens")):
-                after = mixer(torch.where(changed[..., None], other, x))
-                what = describe(config, frame, f"n={length}: outputs before the change of {name}")
-                assert_identical(after[past], before[past], what)
-        _compare_prefixes(cases.build(config, frame, device=device), length, device)
+        if frame.causal:
+            mixer = cases.build(config, frame, torch.float32, device)
+            compare_futures(mixer, length, range(1, length), device)
+            prefixes = (1, 2, 7, 8, 9, 33, length - 1)
+            compare_prefixes(cases.build(config, frame, device=device), length, prefixes, device)
 
 
 def check_padding(config: Any, *, device: str = "cpu") -> None:
     """Padding left, right or inside, of any content, changes no real row; it yields 0 itself."""
-    lengths, longest = [41, 17, 9, 1, 0], 41
     for frame in (*cases.frames(config), *cases.framings(config)):
-        mixer = cases.build(config, frame, device=device)
-        alone = [_alone(mixer, row, n, longest, device) for row, n in enumerate(lengths)]
-        for side, valid in cases.paddings(lengths, longest, device).items():
-            what = describe(config, frame, f"padded on the {side}")
-            x = cases.tokens(len(lengths), longest, DIM, device=device, seed=9) * 10
-            for row, n in enumerate(lengths):
-                x[row, valid[row]] = _sequence(row, longest, device)[0, :n]
-            with torch.no_grad():
-                y = mixer(x, valid=valid)
-            for row, n in enumerate(lengths):
-                assert_close(y[row, valid[row]], alone[row][0], f"{what}, {n} real tokens")
-            assert not y[~valid].any(), f"{what}: the outputs at padding are not 0"
+        compare_paddings(cases.build(config, frame, device=device), [41, 17, 9, 1, 0], device)
 
 
 def check_batch_composition(config: Any, *, device: str = "cpu") -> None:
@@ -106,20 +80,50 @@ def check_batch_history(config: Any, *, device: str = "cpu") -> None:
         assert_close(trained, before, f"{what}: with gradients on", tolerance=1e-5)
 
 
-def _compare_prefixes(mixer: Mixer, length: int, device: str) -> None:
-    x = cases.tokens(2, length, DIM, device=device)
+def compare_futures(mixer: Mixer, n: int, cuts: Iterable[int], device: str = "cpu") -> None:
+    """Change the tokens from each cut on, one of them or all: outputs before it keep every bit.
+
+    One batch row per cut, so that shapes and kernels stay the same.
+    """
+    cut = torch.tensor(list(cuts), device=device)[:, None]
+    index = torch.arange(n, device=device)
+    dtype = next((p.dtype for p in mixer.parameters()), torch.float32)
+    x = cases.tokens(1, n, mixer.frame.dim, dtype=dtype, device=device)
+    x = x.expand(len(cut), -1, -1).contiguous()
+    other = cases.tokens(*x.shape, dtype=dtype, device=device, seed=1) * 3
+    past = index < cut
+    with torch.no_grad():
+        before = mixer(x)
+        for changed, name in ((index == cut, "one token"), (~past, "all tokens")):
+            after = mixer(torch.where(changed[..., None], other, x))
+            detail = f"n={n}: outputs before the change of {name}"
+            what = describe(mixer.config, mixer.frame, detail)
+            assert_identical(after[past], before[past], what)
+
+
+def compare_prefixes(mixer: Mixer, n: int, sizes: Iterable[int], device: str = "cpu") -> None:
+    """The first tokens alone give what they give at the head of n tokens."""
+    x = cases.tokens(2, n, mixer.frame.dim, device=device)
     with torch.no_grad():
         whole = mixer(x)
-        for n in (1, 2, 7, 8, 9, 33, length - 1):
-            what = describe(mixer.config, mixer.frame, f"the first {n} of {length} tokens alone")
-            assert_close(mixer(x[:, :n]), whole[:, :n], what)
+        for size in sizes:
+            what = describe(mixer.config, mixer.frame, f"the first {size} of {n} tokens alone")
+            assert_close(mixer(x[:, :size]), whole[:, :size], what)
 
 
-def _sequence(row: int, longest: int, device: str) -> Tensor:
-    return cases.tokens(1, longest, DIM, device=device, seed=row)
-
-
-def _alone(mixer: Mixer, row: int, n: int, longest: int, device: str) -> Tensor:
-    x = _sequence(row, longest, device)[:, :n]
+def compare_paddings(mixer: Mixer, lengths: list[int], device: str = "cpu") -> None:
+    """Rows of these lengths, each alone and all padded into one batch; the first is the longest."""
+    longest, dim = lengths[0], mixer.frame.dim
+    rows = [cases.tokens(1, n, dim, device=device, seed=row) for row, n in enumerate(lengths)]
     with torch.no_grad():
-        return mixer(x) if n else x
+        alone = [mixer(row) if row.shape[1] else row for row in rows]
+    for side, valid in cases.paddings(lengths, longest, device).items():
+        what = describe(mixer.config, mixer.frame, f"padded on the {side}")
+        x = cases.tokens(len(lengths), longest, dim, device=device, seed=9) * 10
+        for row, real in enumerate(rows):
+            x[row, valid[row]] = real[0]
+        with torch.no_grad():
+            y = mixer(x, valid=valid)
+        for row, expected in enumerate(alone):
+            assert_close(y[row, valid[row]], expected[0], f"{what}, {lengths[row]} real tokens")
+        assert not y[~valid].any(), f"{what}: the outputs at padding are not 0"

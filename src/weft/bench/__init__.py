@@ -1,0 +1,1 @@
+"""Measurements: attention layers and cores, gated, interleaved and stamped."""

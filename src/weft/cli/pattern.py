@@ -1,0 +1,233 @@
+"""`weft pattern`: what one expression costs, keeps and looks like, before anything is run."""
+
+from __future__ import annotations
+
+from math import lcm
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+HEADS = 8  # where none are given
+TERMINAL_PIXELS = 64
+
+
+def pattern(
+    expression: Annotated[
+        str, typer.Argument(metavar="EXPR", help="E.g. 'sliding(512) | global(first=64)'.")
+    ],
+    length: Annotated[int, typer.Option(min=1, help="Tokens of the sequence.")],
+    heads: Annotated[int | None, typer.Option(min=1, help="Heads of the layer.")] = None,
+    head_dim: Annotated[int, typer.Option(min=1, help="Width of a head.")] = 64,
+    layers: Annotated[
+        int | None, typer.Option(min=1, help="Show how far influence reaches after so many.")
+    ] = None,
+    png: Annotated[Path | None, typer.Option(help="Write the picture here, as PNG.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Write the picture here, as SVG.")] = None,
+) -> None:
+    """Show a pattern: its density, cost, decoding state, kernels and picture."""
+    from weft.cli.screen import console
+    from weft.patterns import picture
+    from weft.patterns import pattern as parse
+
+    _check_suffix(png, ".png")
+    _check_suffix(svg, ".svg")
+    found = parse(expression)
+    screen, progress = console(), console(error=True)
+    heads = heads or _default_heads(found)
+    with progress.status("counting"):
+        facts = _facts(found, length, heads, head_dim, layers)
+    screen.print(str(found), style="bold", markup=False)
+    screen.print(_grid(facts))
+    for shown, own in picture.by_pattern(found, heads):
+        if len(own) < heads:
+            screen.print(f"\n{shown}", markup=False)
+        shares = picture.density(shown, length, TERMINAL_PIXELS)
+        screen.print(_terminal_picture(shares, screen.color_system is not None))
+    for path in (png, svg):
+        if path is not None:
+            with progress.status("drawing"):
+                picture.save(found, length, path, heads=heads, layers=layers)
+            screen.print(f"wrote {path}", markup=False)
+
+
+def _check_suffix(path: Path | None, suffix: str) -> None:
+    if path is not None and path.suffix.lower() != suffix:
+        raise typer.BadParameter(f"the file ends in {suffix}; got {path}", param_hint=suffix[1:])
+
+
+def _default_heads(found: Any) -> int:
+    """Eight, or the next number that every per_head in the expression divides."""
+    least = _least_heads(found)
+    return least * -(-HEADS // least)
+
+
+def _least_heads(found: Any) -> int:
+    from weft.patterns import PerHead
+
+    if isinstance(found, PerHead):
+        return lcm(len(found.patterns), *map(_least_heads, found.patterns))
+    inner = getattr(found, "parts", ()) or filter(None, [getattr(found, "inner", None)])
+    return lcm(1, *map(_least_heads, inner))
+
+
+def _facts(
+    found: Any, n: int, heads: int, head_dim: int, layers: int | None
+) -> list[tuple[str, str]]:
+    from weft.cli.screen import commas, percent
+    from weft.patterns import picture
+
+    groups = picture.by_pattern(found, heads)
+    facts = [("size", f"{commas(n)} tokens, {heads} heads of {head_dim}")]
+    facts += _costs(groups, n, heads, head_dim)
+    facts.append(("decoding", decoding([shown for shown, _ in groups], n)))
+    if layers is not None:
+        share = picture.overall(picture.reach(found, n, layers, heads=heads), n)
+        facts.append(("reach", f"{percent(share)} of pairs after {layers} layers"))
+    for device, name in (("cpu", "CPU"), ("cuda", "GPU")):
+        facts += _kernels(groups, n, heads, device, name)
+    return facts
+
+
+def _costs(
+    groups: list[tuple[Any, list[int]]], n: int, heads: int, head_dim: int
+) -> list[tuple[str, str]]:
+    from weft.cli.screen import commas, percent, scaled
+    from weft.patterns.derive import cost
+
+    each = [(cost(shown, n, head_dim=head_dim), len(own)) for shown, own in groups]
+    pairs = sum(one.pairs * count for one, count in each) // heads
+    computed = sum(one.computed * count for one, count in each) // heads
+    flops = sum(one.flops * count for one, count in each)
+    dense = 4 * head_dim * n * n * heads
+    moved = sum(one.bytes * count for one, count in each)
+    return [
+        ("visible", f"{commas(pairs)} of {commas(n * n)} pairs a head, {percent(pairs / n**2)}"),
+        ("computed", f"{commas(computed)} pairs a head in blocks, {percent(computed / n**2)}"),
+        ("work", f"{scaled(flops, 'FLOP')} forward; dense attention {scaled(dense, 'FLOP')}"),
+        ("traffic", f"{scaled(moved, 'B')}: q, k, v and the output once, 2 bytes a number"),
+    ]
+
+
+def decoding(each: list[Any], n: int) -> str:
+    """What a decoder keeps after n tokens, over all heads; or why there is none."""
+    from weft.cli.screen import commas
+
+    if any(shown.needs_length for shown in each):
+        return "needs the final length: does not decode"
+    if all(shown.causal for shown in each):
+        return f"keeps {commas(_kept(each, n))} keys after {commas(n)} tokens"
+    from weft.patterns import Causal
+
+    would = _kept([Causal() & shown for shown in each], n)
+    return (
+        "not causal: does not decode; joined with `causal &` it keeps "
+        f"{commas(would)} keys after {commas(n)} tokens"
+    )
+
+
+def _kept(each: list[Any], n: int) -> int:
+    import numpy as np
+
+    from weft.patterns.derive import keeps
+
+    every = np.arange(n)
+    return int(np.logical_or.reduce([keeps(shown, every, n) for shown in each]).sum())
+
+
+def _kernels(
+    groups: list[tuple[Any, list[int]]], n: int, heads: int, device: str, name: str
+) -> list[tuple[str, str]]:
+    """The kernel and the parts for each group of heads."""
+    import torch
+
+    from weft.kernels.attend import FLEX_BLOCK, GATHER_BLOCK, Request, plan
+
+    facts = []
+    for shown, own in groups:
+        request = Request(
+            pattern=shown,
+            batch=1,
+            heads=len(own),
+            n=n,
+            m=n,
+            device=device,
+            dtype=torch.float32 if device == "cpu" else torch.bfloat16,
+            learning=True,
+            masked=False,
+            biased=False,
+            dropout=0.0,
+            lse=False,
+        )
+        chosen = plan(request)
+        which = "" if len(own) == heads else f" (heads {own[0]}–{own[-1]})"
+        facts.append((name, f"{chosen.kernel}{which}: {chosen.reason}"))
+        if chosen.lowered is not None:
+            block = FLEX_BLOCK if device == "cuda" else GATHER_BLOCK
+            facts += [("", f"  {text}") for text in lowering(chosen.lowered, n, block)]
+    return facts
+
+
+def lowering(lowered: Any, n: int, block: int) -> list[str]:
+    """How the pattern is computed, a line for each part."""
+    found = [f"{_order(part, n)}; {_blocks(part, block)}: {part.pattern}" for part in lowered.parts]
+    if lowered.apart is not None:
+        found.append(f"{lowered.apart.rows.count} rows apart, over all keys")
+    return found
+
+
+def _order(part: Any, n: int) -> str:
+    from weft.patterns import Tiles
+
+    if part.fold > 1:
+        return f"fold by {part.fold}"
+    if isinstance(part.cols, Tiles):
+        return f"tiles of {part.cols.tile_height}×{part.cols.tile_width} pixels"
+    if part.cols.count < n:
+        return f"{part.cols.count} selected keys"
+    return "natural order"
+
+
+def _blocks(part: Any, block: int) -> str:
+    from weft.cli.screen import commas
+
+    found = part.layout(block)
+    full, total = int(found.full.sum()), len(found.full)
+    times = f"{part.fold} × " if part.fold > 1 else ""
+    return f"{times}{commas(total)} blocks of {block}, {commas(full)} full"
+
+
+def _grid(facts: list[tuple[str, str]]) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column()
+    for name, value in facts:
+        grid.add_row(name, Text(value))
+    return grid
+
+
+def _terminal_picture(shares: Any, colour: bool) -> Any:
+    """The mask in half-blocks: shades of blue where there are colours, else of ink."""
+    from rich.text import Text
+
+    from weft.patterns import picture
+
+    if not colour:
+        return Text("\n".join(picture.lines(shares)), no_wrap=True)
+    bright = picture.shaded(shares)
+    text = Text(no_wrap=True)
+    for row in range(0, len(bright), 2):
+        below = bright[row + 1] if row + 1 < len(bright) else [0.0] * len(bright)
+        for top, bottom in zip(bright[row], below, strict=True):
+            text.append("▀", style=f"{_blue(top)} on {_blue(bottom)}")
+        text.append("\n")
+    return text
+
+
+def _blue(bright: float) -> str:
+    dark, light = (18, 22, 34), (126, 200, 255)
+    mixed = (round(a + (b - a) * float(bright)) for a, b in zip(dark, light, strict=True))
+    return f"rgb({','.join(map(str, mixed))})"

@@ -1,0 +1,36 @@
+"""What verbs print on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+PIPE_WIDTH = 160  # columns where the output is no terminal, so that tables are not squeezed
+
+
+def console(*, error: bool = False) -> Any:
+    """A rich console; a pipe or a file gets wide lines and no colours."""
+    from rich.console import Console
+
+    made = Console(stderr=error, highlight=False)
+    return made if made.is_terminal else Console(stderr=error, highlight=False, width=PIPE_WIDTH)
+
+
+def commas(value: float) -> str:
+    """1234567 -> '1,234,567'."""
+    return f"{value:,}"
+
+
+def scaled(value: float, unit: str) -> str:
+    """A large number with a prefix: 9.1e9, 'FLOP' -> '9.1 GFLOP'."""
+    for prefix in ("", "k", "M", "G", "T"):
+        if abs(value) < 1000:
+            break
+        value /= 1000
+    else:
+        prefix = "P"
+    return f"{value:.3g} {prefix}{unit}"
+
+
+def percent(share: float) -> str:
+    """A share as a percentage with three digits: 0.0123 -> '1.23%'."""
+    return f"{100 * share:.3g}%"

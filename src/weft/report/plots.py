@@ -1,0 +1,132 @@
+"""Plots from rows, as PNG or SVG; matplotlib is an extra and is imported when a plot is drawn."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from weft.errors import WeftError
+from weft.report.rows import Row
+from weft.report.tables import BASELINE, BOTH, FORWARD, MEMORY, byte_count, seconds
+
+MEASURES = {FORWARD: "median_s", BOTH: "median_s", MEMORY: "peak_bytes"}
+TITLES = {FORWARD: "forward", BOTH: "forward + backward", MEMORY: "peak memory"}
+
+
+def plot_bench(rows: Sequence[Row], path: str | Path) -> None:
+    """Time and memory against length, log-log, a line per case; dense attention is black."""
+    path = Path(path)
+    if path.suffix.lower() not in (".png", ".svg"):
+        raise WeftError(f"a plot is .png or .svg; got {str(path)!r}")
+    figure = draw_bench(rows)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=160, bbox_inches="tight")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def draw_bench(rows: Sequence[Row]) -> Any:
+    """The plot as a matplotlib figure: a panel per measure that has numbers."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as cause:
+        raise WeftError(
+            'a plot needs matplotlib, which is not installed; pip install "weft[plot]"'
+        ) from cause
+    measured = [row for row in rows if row.get(MEASURES[row["measure"]]) is not None]
+    if not measured:
+        raise WeftError("there is nothing to plot: no row holds a number")
+    present = {row["measure"] for row in measured}
+    shown = [measure for measure in MEASURES if measure in present]
+    styles = _styles(measured)
+    figure = Figure(figsize=(5.2 * len(shown) + 0.4, 4.6), facecolor="white")
+    panels = figure.subplots(1, len(shown), squeeze=False)[0]
+    for axes, measure in zip(panels, shown, strict=True):
+        _panel(axes, [row for row in measured if row["measure"] == measure], measure, styles)
+    lines = {line.get_label(): line for axes in panels for line in axes.get_lines()}
+    figure.legend(
+        lines.values(),
+        lines.keys(),
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0.0),
+        ncols=min(3, len(lines)),
+        frameon=False,
+        fontsize=9,
+    )
+    figure.suptitle(_title(measured), x=0.02, ha="left", size=11)
+    figure.tight_layout(rect=(0, 0, 1, 0.98))
+    return figure
+
+
+def _panel(
+    axes: Any, rows: Sequence[Row], measure: str, styles: dict[str, dict[str, Any]]
+) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    key = MEASURES[measure]
+    for label, style in styles.items():
+        points = sorted((row["length"], row[key]) for row in rows if _label(row) == label)
+        if points:
+            axes.plot(*zip(*points, strict=True), label=label, **style)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    lengths = sorted({row["length"] for row in rows})
+    axes.xaxis.set_major_locator(FixedLocator(lengths))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{n:,.0f}"))
+    unit = byte_count if measure == MEMORY else seconds
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: unit(value)))
+    axes.yaxis.set_minor_formatter(
+        FuncFormatter(lambda value, _: unit(value) if _few_decades(axes) else "")
+    )
+    axes.tick_params(labelsize=8, which="both")
+    axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.set_xlabel("tokens")
+    axes.set_title(TITLES[measure], loc="left", size=10)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _few_decades(axes: Any) -> bool:
+    low, high = axes.get_ylim()
+    return high < 20 * low
+
+
+def _styles(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    """A colour and a mark per case: dense black, cores dashed, rivals dotted."""
+    colours = ["#2b6cb0", "#d9772b", "#2f9e63", "#b8405e", "#7a55b0", "#8a6d3b", "#3aa6a6"]
+    marks = "osD^vP*X"
+    styles: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        label = _label(row)
+        if label in styles:
+            continue
+        at = len(styles)
+        dense = row["case"] == BASELINE
+        styles[label] = {
+            "color": "black" if dense else colours[at % len(colours)],
+            "marker": marks[at % len(marks)],
+            "linestyle": {"core": "--", "rival": ":"}.get(row["kind"], "-"),
+            "linewidth": 2.2 if dense else 1.6,
+            "markersize": 5,
+        }
+    return styles
+
+
+def _label(row: Row) -> str:
+    name = "dense (SDPA)" if row["case"] == BASELINE else row["case"]
+    return f"{name}, core" if row["kind"] == "core" else name
+
+
+def _title(rows: Sequence[Row]) -> str:
+    row = rows[0]
+    return (
+        f"Attention on {row['device_name']}, {row['dtype']}, batch {row['batch']}, "
+        f"{row['heads']} heads of {row['head_dim']}{', causal' if row['causal'] else ''}"
+    )

@@ -1,0 +1,184 @@
+"""The block calculus never misses a pair, and layouts equal what evaluation finds."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from patterns.expressions import (
+    PRIMITIVES,
+    cases,
+    few,
+    in_blocks,
+    primitives,
+    quick,
+    truth,
+)
+
+from weft.patterns import (
+    Causal,
+    Columns,
+    Global,
+    Order,
+    Predicate,
+    RandomBlocks,
+    Sliding,
+    Strided,
+    Window2d,
+    blocks,
+    layout,
+)
+from weft.patterns.region import Coverage, interval
+
+sizes = st.integers(1, 64)
+
+
+def check_sound(pattern, n, m, block, tight=False):
+    """The layout against the definition: sound always, equal to it where tight."""
+    some, every = in_blocks(truth(pattern, n, m), block)
+    found = layout(pattern, Order(n, m - n), Order(m), m, block)
+    found_some, found_every = found.dense()
+    assert not (some & ~found_some).any(), f"{pattern}: a visible block is missing"
+    assert not (found_every & ~every).any(), f"{pattern}: a block is called full and is not"
+    assert not (found_every & ~found_some).any()
+    if tight:
+        np.testing.assert_array_equal(found_some, some)
+        np.testing.assert_array_equal(found_every, every)
+
+
+@given(case=cases(), block=sizes)
+@quick
+def test_expressions_are_sound(case, block):
+    check_sound(*case, block)
+
+
+@pytest.mark.parametrize("name", PRIMITIVES)
+@given(data=st.data(), block=sizes)
+@few
+def test_primitives_are_tight(name, data, block):
+    pattern, n, m = data.draw(cases(of=lambda m, _: PRIMITIVES[name](m)))
+    check_sound(pattern, n, m, block, tight=True)
+
+
+@given(data=st.data(), m=st.integers(1, 60))
+@quick
+def test_any_two_intervals(data, m):
+    """Blocks are intervals, but not all intervals are blocks: `covers` answers for each."""
+    pattern = data.draw(primitives(m))
+    spans = st.tuples(st.integers(0, m - 1), st.integers(0, m - 1)).map(sorted)
+    some_rows, some_cols = (data.draw(st.lists(spans, min_size=5, max_size=5)) for _ in range(2))
+    rows, cols = (interval(*np.array(x).T) for x in (some_rows, some_cols))
+    answer, seen = pattern.covers(rows, cols, m), truth(pattern, m, m)
+    for at, ((a, b), (x, y)) in enumerate(zip(some_rows, some_cols, strict=True)):
+        tile = seen[a : b + 1, x : y + 1]
+        assert (answer.some[at], answer.every[at]) == (tile.any(), tile.all())
+
+
+@given(case=cases(longest=120), block=st.integers(1, 3))
+@few
+def test_one_at_a_time_and_all_at_once_agree(case, block):
+    """Broadcast regions, as the descent asks, give what scalar regions give."""
+    pattern, n, m = case
+    found = layout(pattern, Order(n, m - n), Order(m), m, block)
+    some, _ = found.dense()
+    for u in range(0, found.rows, 7):
+        for v in range(0, found.columns, 5):
+            rows, cols = Order(n, m - n).region(np.int64(u), block), Order(m).region(v, block)
+            assert bool(pattern.covers(rows, cols, m).some) >= some[u, v]
+
+
+def test_the_descent_finds_what_the_flat_search_finds():
+    """More than 64 blocks a side are searched from large squares down."""
+    for pattern in (
+        Sliding(30) | Global(first=3, last=2, at=(700,)),
+        Causal() & (Sliding(9) | Strided(50)),
+        Columns(40, 3) & ~Sliding(100),
+        RandomBlocks(2, 16, seed=3),
+    ):
+        check_sound(pattern, 1000, 1500, 4)
+    check_sound(Sliding(30), 1000, 1500, 4, tight=True)
+    check_sound(RandomBlocks(2, 16, seed=3), 1000, 1500, 4, tight=True)
+
+
+def test_a_layout_knows_its_sizes():
+    found = layout(Causal() & Sliding(10), Order(21, 9), Order(30), 30, 8)
+    some, every = in_blocks(truth(Causal() & Sliding(10), 21, 30), 8)
+    assert (found.rows, found.columns) == some.shape == (3, 4)
+    assert found.start[-1] == len(found.cols) == len(found.full) == some.sum()
+    high, wide = np.array([8, 8, 5])[:, None], np.array([8, 8, 8, 6])[None, :]
+    assert found.computed_pairs == (some * high * wide).sum()
+    assert found.longest_line == max(some.sum(0).max(), some.sum(1).max())
+    assert found.full.sum() == every.sum()
+    for u in range(3):
+        cols = found.cols[found.start[u] : found.start[u + 1]]
+        np.testing.assert_array_equal(cols, np.flatnonzero(some[u]))
+
+
+def test_many_random_blocks_stay_sound(monkeypatch):
+    """Beyond a limit the table of pairs of blocks is not built; answers are looser, not wrong."""
+    monkeypatch.setattr(blocks, "PAIR_TABLE_LIMIT", 8)
+    for block in (3, 16, 64, 150):
+        layout.cache_clear()
+        check_sound(RandomBlocks(3, 5, seed=2), 200, 200, block)
+        check_sound(Causal() & RandomBlocks(3, 5, seed=2, past=True), 90, 200, block)
+
+
+def test_large_regions_of_a_predicate_are_not_evaluated():
+    asked = []
+
+    def near(i, j):
+        asked.append(np.broadcast(i, j).size)
+        return abs(i - j) < 5
+
+    found = layout(Predicate(near), Order(3000), Order(3000), 3000, 16)
+    some, _ = in_blocks(truth(Sliding(5), 3000, 3000), 16)
+    np.testing.assert_array_equal(found.dense()[0], some)
+    assert max(asked) <= 256**2
+
+
+# Broken twins: the checks above have to notice each of them.
+
+
+@dataclass(frozen=True)
+class MissesTheEdge(Sliding):
+    def covers(self, rows, cols, length=None):
+        return Sliding(max(1, self.window - 1)).covers(rows, cols, length)
+
+
+@dataclass(frozen=True)
+class CallsTooMuchFull(Sliding):
+    def covers(self, rows, cols, length=None):
+        some, _ = Sliding(self.window).covers(rows, cols, length)
+        return Coverage(some, Sliding(self.window + 1).covers(rows, cols, length).every)
+
+
+@dataclass(frozen=True)
+class SeesEverywhere(Sliding):
+    def covers(self, rows, cols, length=None):
+        _, every = Sliding(self.window).covers(rows, cols, length)
+        return Coverage(np.ones_like(every), every)
+
+
+@dataclass(frozen=True)
+class ForgetsColumns(Window2d):
+    def covers(self, rows, cols, length=None):
+        return self.along("y").covers(
+            interval(rows.lo // self.width, rows.hi // self.width),
+            interval(cols.lo // self.width, cols.hi // self.width),
+        )
+
+
+@pytest.mark.parametrize("twin", [MissesTheEdge(5), CallsTooMuchFull(5), ForgetsColumns(9, 2)])
+@pytest.mark.parametrize("block", [1, 4, 6])
+def test_soundness_has_teeth(twin, block):
+    with pytest.raises(AssertionError, match="missing|full and is not"):
+        check_sound(twin, 50, 60, block)
+    with pytest.raises(AssertionError, match="missing|full and is not"):
+        check_sound(Causal() & twin | Strided(11), 50, 60, block)
+
+
+def test_tightness_has_teeth():
+    check_sound(SeesEverywhere(5), 50, 60, 8)
+    with pytest.raises(AssertionError):
+        check_sound(SeesEverywhere(5), 50, 60, 8, tight=True)
