@@ -1,5 +1,7 @@
 """A caller's mistake gets the rule, the value and the way out, for every mixer."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -73,6 +75,16 @@ def test_a_wrong_context(config):
 
 
 @each
+def test_a_wrong_mark(config):
+    mixer = built(config)
+    with pytest.raises(WeftError, match=f"{config.name} knows no mark 'colour'; it takes"):
+        mixer(X, colour=torch.zeros(2, 5))
+    for name in mixer.marks:
+        with pytest.raises(WeftError, match=rf"{name} is .* = \(2, 5\); got \(2, 4\)"):
+            mixer(X, **{name: torch.zeros(2, 4, dtype=torch.long)})
+
+
+@each
 def test_causal_where_it_cannot_be(config):
     if config.traits.causal:
         config.build(Frame(dim=DIM, heads=4, length=64, causal=True))
@@ -98,7 +110,7 @@ def test_decoding_where_it_cannot(config):
 
 @each
 def test_an_unknown_setting_suggests(config):
-    fields = list(config.__dataclass_fields__)
+    fields = [field.name for field in dataclasses.fields(config)]
     if not fields:
         with pytest.raises(WeftError, match=f"{config.name} has no setting 'window'"):
             MIXERS.make(config.name, window=3)

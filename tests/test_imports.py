@@ -28,6 +28,7 @@ LAYERS = [
     ["arena", "generate", "interop"],
     ["serve", "report"],
     ["testing"],
+    ["bench"],
     ["cli"],
     ["__main__"],
 ]
@@ -51,7 +52,7 @@ def imports_of(tree: ast.AST, module: str, is_package: bool, source: Path = SOUR
             for _ in range(node.level - 1):
                 package = package.rpartition(".")[0]
             base = ".".join(filter(None, [package if node.level else "", node.module]))
-            names = [f"{base}.{alias.name}" for alias in node.names]
+            names = [f"{base}.{a.name}" for a in node.names if a.name != "__version__"]
             found |= {name if is_module(name, source) else base for name in names}
     return {name for name in found if name.split(".")[0] == "weft"}
 
@@ -86,9 +87,9 @@ def wrong_imports(source: Path) -> list[str]:
 
 
 def breaks(module: str, target: str, is_package: bool, mechanisms: set[str]) -> str | None:
-    if target == "weft":
-        return "import the module that defines the name"
-    own, other = module.split(".")[1], target.split(".")[1]
+    own, other = module.split(".")[1], target.split(".")[1] if "." in target else None
+    if other is None:
+        return None if own in ("cli", "__main__") else "import the module that defines the name"
     if own not in RANK or other not in RANK:
         return f"{own if own not in RANK else other} has no layer; add it to LAYERS"
     if own == other:

@@ -6,13 +6,14 @@ import torch
 from weft.mixers import MIXERS
 from weft.testing import CHECKS, checks_for, exempt, variants
 
+# These take seconds: the first variant of a mechanism always, the others in the long run.
+SLOW = {"compile", "long_sequences"}
 FIRST = {name: variants(MIXERS[name])[0] for name in MIXERS}
 CONFIGS = [config for name in MIXERS for config in variants(MIXERS[name])]
 
 
 def case(config, name, check):
-    # Compiling takes seconds: every variant of a mechanism only in the long run.
-    slow = name == "compile" and config != FIRST[config.name]
+    slow = name in SLOW and config != FIRST[config.name]
     return pytest.param(check, id=f"{config}-{name}", marks=[pytest.mark.long] if slow else [])
 
 

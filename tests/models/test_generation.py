@@ -60,6 +60,15 @@ def test_encoder_decoder_continues_each_target_for_its_source():
     assert not all(torch.equal(a, b) for a, b in zip(got, swapped, strict=True))
 
 
+def test_refuses_prompts_without_their_sources():
+    reading = decoder(order="sc", mixer=FULL(), cross=FULL())
+    model = lively(
+        LanguageModel(trunk=EncoderDecoder(encoder=encoder(), decoder=reading), tied=False)
+    )
+    with pytest.raises(WeftError, match="one source for each prompt: got 3 and 2"):
+        model.generate(ids(2, 3), 2, source=ids(3, 4))
+
+
 def test_training_mode_returns_and_dropout_stays_out():
     model = language_model(dropout=0.5).train()
     model.trunk.embedding.eval()

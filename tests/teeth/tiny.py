@@ -98,32 +98,28 @@ class TinyAttention(AttentionMixer):
         return scores.softmax(-1).masked_fill(~mask, 0.0)
 
     def plain_attention(self, q, k, v, valid, crossing):
-        """Token by token, key by key."""
-        m, w = k.shape[2], self.config.window
-        rows = []
-        for i in range(q.shape[2]):
-            low, high = (i - w + 1, i) if self.frame.causal else (i - w // 2, i + w // 2)
-            seen = range(m) if crossing else [j for j in range(m) if low <= j <= high]
-            at = torch.tensor(list(seen), device=q.device)
-            row = self.plain_row(q[:, :, i], k[:, :, at], v[:, :, at], valid, i, at, crossing)
-            rows.append(row)
-        return torch.stack(rows, dim=2)
+        """For each token the list of tokens it reads, and exp(score) / sum over that list."""
+        n, m, w = q.shape[2], k.shape[2], self.config.window
+        offsets = range(1 - w, 1) if self.frame.causal else range(-(w // 2), w // 2 + 1)
+        i = torch.arange(n, device=q.device)[:, None]
+        j = torch.arange(m, device=q.device).expand(n, m)
+        if not crossing:
+            j = i + torch.tensor(list(offsets), device=q.device)
+        real = (j >= 0) & (j < m)
+        j = j.clamp(0, m - 1)
+        real = real if valid is None else real & valid[:, j]
+        out = [self.plain_head(a, q, k, v, i, j, real, crossing) for a in range(q.shape[1])]
+        return torch.stack(out, dim=1)
 
-    def plain_row(self, q, k, v, valid, i, at, crossing):
-        g = k.shape[1]
-        heads = []
-        for a in range(q.shape[1]):
-            own = a // (q.shape[1] // g)
-            scores = torch.einsum("bd,bjd->bj", q[:, a], k[:, own]) / q.shape[-1] ** 0.5
-            if self.positions.biased and not crossing:
-                scores = scores + self.positions.at(torch.tensor(a), torch.tensor(i), at)
-            weights = scores.exp()
-            if valid is not None:
-                weights = weights * valid[:, at]
-            total = weights.sum(-1, keepdim=True)
-            weights = weights / torch.where(total > 0, total, 1)
-            heads.append(torch.einsum("bj,bje->be", weights, v[:, own]) * self.gain[a])
-        return torch.stack(heads, dim=1)
+    def plain_head(self, a, q, k, v, i, j, real, crossing):
+        own = a // (q.shape[1] // k.shape[1])
+        scores = torch.einsum("bnd,bnjd->bnj", q[:, a], k[:, own][:, j]) / q.shape[-1] ** 0.5
+        if self.positions.biased and not crossing:
+            scores = scores + self.positions.at(torch.tensor(a), i, j)
+        weights = scores.exp() * real
+        total = weights.sum(-1, keepdim=True)
+        weights = weights / torch.where(total > 0, total, 1)
+        return torch.einsum("bnj,bnje->bne", weights, v[:, own][:, j]) * self.gain[a]
 
     def start(self, batch: int = 1) -> TinyState:
         if not self.frame.causal:

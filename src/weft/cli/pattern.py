@@ -141,7 +141,7 @@ def _kernels(
     """The kernel and the parts for each group of heads."""
     import torch
 
-    from weft.kernels.attend import FLEX_BLOCK, GATHER_BLOCK, Request, plan
+    from weft.kernels.plan import FLEX_BLOCK, GATHER_BLOCK, Request, plan
 
     facts = []
     for shown, own in groups:

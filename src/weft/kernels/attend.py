@@ -11,11 +11,6 @@ positions (n = m in self-attention, n < m when a decoder continues).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -24,64 +19,18 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from weft.errors import Unsupported, WeftError
 from weft.kernels.bias import Bias, dense_bias
 from weft.kernels.dense import dense_attention, expand_heads
-from weft.kernels.flex import BLOCK as FLEX_BLOCK
-from weft.kernels.flex import flex_part
-from weft.kernels.gather import gather_attention
+from weft.kernels.fused import fused_attention
 from weft.kernels.labels import Labels, make_labels
-from weft.kernels.merge import merge
-from weft.patterns import Causal, Full, Order, Pattern
+from weft.kernels.parts import Options, flex_kernel, gather_kernel, run_lowered
+from weft.kernels.plan import KERNELS, Kernel, Plan, Request, plan
+from weft.patterns import Causal, Full, Pattern
 from weft.patterns.derive import mask as dense_mask
-from weft.patterns.lower import Lowered, Part, lower
 
-Kernel = Literal["auto", "dense", "sdpa", "gather", "flex"]
-KERNELS = ("auto", "dense", "sdpa", "gather", "flex")
-GATHER_BLOCK = 128
-_USUAL = [
-    SDPBackend.FLASH_ATTENTION,
-    SDPBackend.EFFICIENT_ATTENTION,
-    SDPBackend.MATH,
-]
+__all__ = ["KERNELS", "Kernel", "Plan", "Request", "attend", "plan"]
+
+_USUAL = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 _FAST = [SDPBackend.CUDNN_ATTENTION, *_USUAL]
 _LARGE = 2048**2  # pairs from which planning pays
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Which kernel runs, and why."""
-
-    kernel: str
-    reason: str
-    lowered: Lowered | None = None
-
-
-@dataclass(frozen=True)
-class Speed:
-    """How a kernel compares with fused dense attention: measured, in dense pairs per head."""
-
-    slower: float  # time of one computed pair, relative to a pair of dense attention
-    overhead: int  # pairs that the start of one more part costs
-    lanes: int  # multiprocessors that share the work
-
-
-SPEEDS = {"cpu": Speed(1.2, 20_000, 0), "cuda": Speed(2.0, 400_000, 132)}
-
-
-@dataclass(frozen=True)
-class Request:
-    """Everything about a call except the numbers in q, k and v."""
-
-    pattern: Pattern
-    batch: int
-    heads: int
-    n: int
-    m: int
-    device: str
-    dtype: torch.dtype
-    learning: bool
-    masked: bool
-    biased: bool
-    dropout: float
-    lse: bool
 
 
 def attend(
@@ -106,7 +55,7 @@ def attend(
     log-sum-exp −inf.
     """
     _check(q, k, v, valid, segments, kernel, return_lse)
-    options = _Options(valid, segments, bias, _scale(q, scale), dropout, kernel, return_lse)
+    options = Options(valid, segments, bias, _scale(q, scale), dropout, kernel, return_lse)
     heads = [pattern.head(a, q.shape[1]) for a in range(q.shape[1])]
     distinct = list(dict.fromkeys(heads))
     if q.shape[2] > k.shape[2] and distinct != [Full()]:
@@ -121,67 +70,22 @@ def attend(
     return (out, lse) if return_lse else out
 
 
-def plan(request: Request, kernel: Kernel = "auto") -> Plan:
-    """The kernel for a request whose heads share one pattern."""
-    if kernel in ("dense", "sdpa"):
-        return Plan(kernel, "asked for")
-    device = "cuda" if request.device == "cuda" else "cpu"
-    speed, lanes = SPEEDS[device], SPEEDS[device].lanes / (request.batch * request.heads)
-    block = FLEX_BLOCK if device == "cuda" else GATHER_BLOCK
-    if kernel != "auto":
-        found = lower(request.pattern, request.n, request.m, block, speed.overhead, lanes)
-        return Plan(kernel, "asked for", found)
-    sparse = "flex" if device == "cuda" and _flex_can(request) else "gather"
-    if type(request.pattern) in (Full, Causal):
-        return _dense_plan(
-            request, "every earlier key is read" if request.pattern.causal else "every key is read"
-        )
-    found = lower(request.pattern, request.n, request.m, block, speed.overhead, lanes)
-    dense_pairs = request.n * request.m
-    price = speed.slower * found.price(block, speed.overhead, lanes)
-    share = price / dense_pairs
-    if price >= dense_pairs:
-        return _dense_plan(request, f"blocks would cost {share:.2f} times dense at this length")
-    return Plan(sparse, f"blocks cost {share:.2f} times dense", found)
-
-
-def _dense_plan(request: Request, why: str) -> Plan:
-    if request.lse:
-        return Plan("dense", f"{why}; the log-sum-exp is asked for")
-    return Plan("sdpa", why)
-
-
-def _flex_can(request: Request) -> bool:
-    return not request.dropout and request.dtype != torch.float64
-
-
-@dataclass(frozen=True, eq=False)
-class _Options:
-    valid: Tensor | None
-    segments: Tensor | None
-    bias: Bias | None
-    scale: float
-    dropout: float
-    kernel: Kernel
-    lse: bool
-
-
 def _attend_one(
-    q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, options: _Options
+    q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, options: Options
 ) -> tuple[Tensor, Tensor | None]:
     """All heads under one pattern."""
     labels = make_labels(options.valid, options.segments, q.shape[2])
     chosen = plan(_request(q, k, v, pattern, options), options.kernel)
     if chosen.kernel == "sdpa":
-        return _sdpa(q, k, v, pattern, labels, options), None
+        return _sdpa(q, k, v, pattern, labels, options)
     if chosen.kernel == "dense":
         return _dense(q, k, v, pattern, labels, options)
     assert chosen.lowered is not None
     if chosen.kernel == "flex":
         if options.dropout:
             raise Unsupported("the flex kernel has no dropout; use kernel='gather' or dropout=0")
-        return _run(q, k, v, chosen.lowered, _flex_kernel, labels, options)
-    return _run(q, k, v, chosen.lowered, _gather_kernel, labels, options)
+        return run_lowered(q, k, v, chosen.lowered, flex_kernel, labels, options)
+    return run_lowered(q, k, v, chosen.lowered, gather_kernel, labels, options)
 
 
 def _attend_per_head(
@@ -190,7 +94,7 @@ def _attend_per_head(
     v: Tensor,
     heads: list[Pattern],
     distinct: list[Pattern],
-    options: _Options,
+    options: Options,
 ) -> tuple[Tensor, Tensor | None]:
     """Heads that share a pattern run together."""
     k, v = expand_heads(k, len(heads)), expand_heads(v, len(heads))
@@ -200,7 +104,7 @@ def _attend_per_head(
         index = torch.tensor(own, device=q.device)
         share = options
         if options.bias is not None:
-            share = _Options(**{**vars(options), "bias": _of_heads(options.bias, index)})
+            share = Options(**{**vars(options), "bias": _of_heads(options.bias, index)})
         out, lse = _attend_one(q[:, own], k[:, own], v[:, own], pattern, share)
         outs.append(out)
         lses.append(lse)
@@ -214,131 +118,8 @@ def _of_heads(bias: Bias, index: Tensor) -> Bias:
     return lambda head, i, j: bias(index[head], i, j)
 
 
-def _run(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lowered: Lowered,
-    kernel: Callable[..., tuple[Tensor, Tensor]],
-    labels: Labels | None,
-    options: _Options,
-) -> tuple[Tensor, Tensor]:
-    """Parts merge; the rows apart replace theirs."""
-    parts = [_run_part(q, k, v, part, kernel, labels, options) for part in lowered.parts]
-    out, lse = merge(parts)
-    apart = lowered.apart
-    if apart is not None:
-        rows = _index(apart.rows, -1, 0, q.device)
-        own, own_lse = _run_part(q, k, v, apart, kernel, labels, options)
-        out, lse = out.index_copy(2, rows, own), lse.index_copy(2, rows, own_lse)
-    return out, lse
-
-
-def _run_part(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    part: Part,
-    kernel: Callable[..., tuple[Tensor, Tensor]],
-    labels: Labels | None,
-    options: _Options,
-) -> tuple[Tensor, Tensor]:
-    """Bring q, k and v into the order of the part, attend, and bring the result back."""
-    if part.fold > 1:
-        return _run_folded(q, k, v, part, kernel, labels, options)
-    n, m = q.shape[2], k.shape[2]
-    rows, cols = _index(part.rows, n, m - n, q.device), _index(part.cols, m, 0, q.device)
-    permuted = rows is not None and len(rows) == n
-    q, k, v = _take(q, rows), _take(k, cols), _take(v, cols)
-    labels = labels and labels.take(rows, cols)
-    out, lse = kernel(q, k, v, part, labels, options.bias, options)
-    if permuted:
-        back = rows.argsort()
-        out, lse = out[:, :, back], lse[:, :, back]
-    return out, lse
-
-
-def _run_folded(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    part: Part,
-    kernel: Callable[..., tuple[Tensor, Tensor]],
-    labels: Labels | None,
-    options: _Options,
-) -> tuple[Tensor, Tensor]:
-    """Residue classes become rows of the batch, and each is a sequence of its own."""
-    n, s, bias = q.shape[2], part.fold, options.bias
-    if labels is None and part.length * s > n and not part.pattern.causal:
-        labels = make_labels(torch.ones_like(q[:, 0, :, 0], dtype=torch.bool), None, n)
-    q, k, v = (_fold(x, s) for x in (q, k, v))  # (b·s, h, n / s, d)
-    # A bias depends on the distance i − j, which grows s times as fast.
-    wide = bias and (lambda head, i, j: bias(head, i * s, j * s))
-    out, lse = kernel(q, k, v, part, labels and labels.fold(s), wide, options)
-    return _unfold(out, s, n), _unfold(lse[..., None], s, n)[..., 0]
-
-
-def _fold(x: Tensor, s: int) -> Tensor:
-    """(b, h, n, d) -> (b·s, h, n / s, d): residue class r of row a is row a·s + r."""
-    x = F.pad(x, (0, 0, 0, -x.shape[2] % s)).unflatten(2, (-1, s))
-    return x.permute(0, 3, 1, 2, 4).flatten(0, 1)
-
-
-def _unfold(x: Tensor, s: int, n: int) -> Tensor:
-    """Undo `_fold`."""
-    return x.unflatten(0, (-1, s)).permute(0, 2, 3, 1, 4).flatten(2, 3)[:, :, :n]
-
-
-@lru_cache(maxsize=256)
-@torch.inference_mode(False)  # what is kept must serve training as well
-def _index(order: Order, count: int, start: int, device: torch.device) -> Tensor | None:
-    """Where the order takes its tokens from an axis of `count` tokens; None: as it stands."""
-    if type(order) is Order and order.count == count:
-        return None
-    return torch.as_tensor(order.positions() - start, device=device)
-
-
-def _take(x: Tensor, index: Tensor | None) -> Tensor:
-    """(b, h, n, d) at these indices."""
-    return x if index is None else x.index_select(2, index)
-
-
-def _gather_kernel(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    part: Part,
-    labels: Labels | None,
-    bias: Bias | None,
-    options: _Options,
-) -> tuple[Tensor, Tensor]:
-    return gather_attention(
-        q,
-        k,
-        v,
-        part,
-        block=GATHER_BLOCK,
-        scale=options.scale,
-        labels=labels,
-        bias=bias,
-        dropout=options.dropout,
-    )
-
-
-def _flex_kernel(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    part: Part,
-    labels: Labels | None,
-    bias: Bias | None,
-    options: _Options,
-) -> tuple[Tensor, Tensor]:
-    return flex_part(q, k, v, part, scale=options.scale, labels=labels, bias=bias)
-
-
 def _dense(
-    q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, labels: Labels | None, options: _Options
+    q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, labels: Labels | None, options: Options
 ) -> tuple[Tensor, Tensor]:
     allowed = _allowed(q, k, pattern, labels)
     added = _dense_bias(q, k, options)
@@ -348,28 +129,44 @@ def _dense(
 
 
 def _sdpa(
-    q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, labels: Labels | None, options: _Options
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, labels: Labels | None, options: Options
+) -> tuple[Tensor, Tensor | None]:
     causal = type(pattern) is Causal and q.shape[2] == k.shape[2]
-    grouped = q.shape[1] != k.shape[1]
-    settings = {"dropout_p": options.dropout, "scale": options.scale, "enable_gqa": grouped}
     if labels is None and options.bias is None and (causal or type(pattern) is Full):
-        # On a GPU cuDNN's kernel is the fastest dense one; it plans anew for every shape.
-        order = _FAST if q.is_cuda and q.shape[2] * k.shape[2] >= _LARGE else _USUAL
-        with sdpa_kernel(order, set_priority=True):
-            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, **settings)
+        return _torch_attention(q, k, v, None, causal, options)
     allowed = _allowed(q, k, pattern, labels)
     added = _dense_bias(q, k, options)
-    if added is not None:
-        added = added.to(q.dtype)
-        if allowed is not None:
-            added = added.masked_fill(~(allowed | ~allowed.any(-1, keepdim=True)), float("-inf"))
-    elif allowed is not None:
-        added = allowed | ~allowed.any(-1, keepdim=True)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=added, **settings)
+    added = q.new_zeros(()) if added is None else added.to(q.dtype)
     if allowed is None:
-        return out
-    return out.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
+        return _torch_attention(q, k, v, added, False, options)
+    dead = ~allowed.any(-1)  # (1 or b, 1, n)
+    added = added.masked_fill(~(allowed | dead[..., None]), float("-inf"))
+    out, lse = _torch_attention(q, k, v, added, False, options)
+    hidden = None if lse is None else lse.masked_fill(dead, float("-inf"))
+    return out.masked_fill(dead[..., None], 0.0), hidden
+
+
+def _torch_attention(
+    q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, causal: bool, options: Options
+) -> tuple[Tensor, Tensor | None]:
+    """Torch's fused attention; on a CPU also with the log-sum-exp."""
+    if options.lse:
+        k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
+        return fused_attention(q, k, v, added, options.scale, causal)
+    # On a GPU cuDNN's kernel is the fastest dense one; it plans anew for every shape.
+    large = added is None and q.is_cuda and q.shape[2] * k.shape[2] >= _LARGE
+    with sdpa_kernel(_FAST if large else _USUAL, set_priority=True):
+        out = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=added,
+            dropout_p=options.dropout,
+            is_causal=causal,
+            scale=options.scale,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
+    return out, None
 
 
 def _allowed(q: Tensor, k: Tensor, pattern: Pattern, labels: Labels | None) -> Tensor | None:
@@ -383,7 +180,7 @@ def _allowed(q: Tensor, k: Tensor, pattern: Pattern, labels: Labels | None) -> T
     return allowed
 
 
-def _dense_bias(q: Tensor, k: Tensor, options: _Options) -> Tensor | None:
+def _dense_bias(q: Tensor, k: Tensor, options: Options) -> Tensor | None:
     if options.bias is None:
         return None
     n, m = q.shape[2], k.shape[2]
@@ -392,7 +189,7 @@ def _dense_bias(q: Tensor, k: Tensor, options: _Options) -> Tensor | None:
     return dense_bias(options.bias, q.shape[1], i, j)[None]  # (1, h, n, m)
 
 
-def _request(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, options: _Options) -> Request:
+def _request(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, options: Options) -> Request:
     return Request(
         pattern=pattern,
         batch=q.shape[0],
@@ -440,7 +237,7 @@ def _check(
             )
     if valid is not None and valid.dtype != torch.bool:
         raise WeftError(f"valid is boolean, True where a key is real; got {valid.dtype}")
-    if kernel == "sdpa" and return_lse:
-        raise Unsupported("torch's sdpa keeps its log-sum-exp to itself; use kernel='dense'")
+    if kernel == "sdpa" and return_lse and q.is_cuda:
+        raise Unsupported("torch's sdpa keeps its log-sum-exp to itself on a GPU; use 'flex'")
     if kernel not in KERNELS:
         raise WeftError(f"kernel is one of {', '.join(KERNELS)}; got {kernel!r}")

@@ -22,22 +22,22 @@ _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 def fused_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
     """(b, h, n, d), (b, h, m, d) twice -> values (b, h, n, d) and log-sum-exp (b, h, n).
 
-    `mask` is additive, 0 or −inf, broadcastable to (b, h, n, m); every row keeps one key or more.
+    `mask` is additive, broadcastable to (b, h, n, m); every row keeps one key or more.
     """
-    return _Fused.apply(q, k, v, mask, scale)
+    return _Fused.apply(q, k, v, mask, scale, causal)
 
 
 def fused_forward(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The forward pass by itself."""
     # The operator takes the last axis for contiguous, unasked.
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-    return _forward(q, k, v, 0.0, False, attn_mask=mask, scale=scale)
+    return _forward(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
 
 
 def fused_backward(
@@ -50,6 +50,7 @@ def fused_backward(
     lse: Tensor,
     mask: Tensor | None,
     scale: float,
+    causal: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, k and v, given those of the values and of the log-sum-exp."""
     width = v.shape[-1]
@@ -58,18 +59,24 @@ def fused_backward(
         v = F.pad(v, (0, 1), value=1.0)
         dout = torch.cat((dout, dlse[..., None].to(dout.dtype)), dim=-1)
     q, k, v, out, dout = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v, out, dout))
-    grads = _backward(dout, q, k, v, out, lse, 0.0, False, attn_mask=mask, scale=scale)
+    grads = _backward(dout, q, k, v, out, lse, 0.0, causal, attn_mask=mask, scale=scale)
     return tuple(grad[..., :width] for grad in grads)
 
 
 class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        scale: float,
+        causal: bool,
     ) -> tuple[Tensor, Tensor]:
-        out, lse = fused_forward(q, k, v, mask, scale)
+        out, lse = fused_forward(q, k, v, mask, scale, causal)
         ctx.save_for_backward(q, k, v, mask, out, lse)
-        ctx.scale = scale
+        ctx.scale, ctx.causal = scale, causal
         ctx.set_materialize_grads(False)
         return out, lse
 
@@ -78,4 +85,5 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
         q, k, v, mask, out, lse = ctx.saved_tensors
         dout = torch.zeros_like(out) if dout is None else dout
-        return *fused_backward(dout, dlse, q, k, v, out, lse, mask, ctx.scale), None, None
+        given = (q, k, v, out, lse, mask, ctx.scale, ctx.causal)
+        return *fused_backward(dout, dlse, *given), None, None, None

@@ -91,7 +91,9 @@ class Embedder(nn.Module):
             embedded = self.linear(x)  # (b, n, c)
         else:
             ids = x if valid is None else x.masked_fill(~valid, 0)
-            _check_ids(ids, self.config.vocab)
+            # Reading the extremes would stall a GPU at every call; there the kernel itself asserts.
+            if ids.device.type == "cpu" and not torch.compiler.is_compiling():
+                self.check_ids(ids)
             embedded = F.embedding(ids.long(), self.table)  # (b, n, c)
         if self.config.positions == "none":
             return embedded
@@ -112,6 +114,16 @@ class Embedder(nn.Module):
             raise WeftError(
                 f"the sequence has {tokens} tokens, but there are learned positions for "
                 f"{self.length}; shorten it, or build with a larger Frame(length=...)"
+            )
+
+    def check_ids(self, ids: Tensor) -> None:
+        """Refuse ids outside the vocabulary."""
+        vocab = self.config.vocab
+        low, high = (int(ids.min()), int(ids.max())) if ids.numel() else (0, 0)
+        if low < 0 or high >= vocab:
+            raise WeftError(
+                f"ids run from 0 to vocab − 1 = {vocab - 1}; got {low if low < 0 else high}. "
+                "Mark padding with valid= rather than with a special id"
             )
 
     def _check(self, x: Tensor, valid: Tensor | None) -> None:
@@ -142,15 +154,3 @@ def sinusoid(positions: Tensor, dim: int) -> Tensor:
 
 def _normal(rows: int, dim: int) -> Tensor:
     return torch.randn(rows, dim) * INITIAL_STD
-
-
-def _check_ids(ids: Tensor, vocab: int) -> None:
-    # Reading the extremes would stall a GPU at every call; there the kernel itself asserts.
-    if ids.device.type != "cpu" or torch.compiler.is_compiling() or not ids.numel():
-        return
-    low, high = int(ids.min()), int(ids.max())
-    if low < 0 or high >= vocab:
-        raise WeftError(
-            f"ids run from 0 to vocab − 1 = {vocab - 1}; got {low if low < 0 else high}. "
-            "Mark padding with valid= rather than with a special id"
-        )

@@ -82,20 +82,23 @@ def generate(
     source: dict[str, Any],
 ) -> Tensor | list[Tensor]:
     """Continue every prompt by `new` tokens, or up to a token of `stop`."""
-    device = model.trunk.embedding.table.device
-    rows = [_checked(row, device) for row in prompts]
+    embedding = model.trunk.embedding
+    rows = [_checked(row).to(embedding.table.device, torch.long) for row in prompts]
     if new < 0:
         raise WeftError(f"max_new_tokens is 0 or more; got {new}")
     for row in rows:
+        embedding.check_ids(row)
         # The last token is returned, never read.
-        model.trunk.embedding.check_length(len(row) + max(new - 1, 0))
+        embedding.check_length(len(row) + max(new - 1, 0))
+    if source and len(source["source"]) != len(rows):
+        raise WeftError(f"one source for each prompt: got {len(source['source'])} and {len(rows)}")
     generators = sampling.generators(len(rows))
     results: dict[int, Tensor] = {}
     with _evaluating(model):
         for length in sorted({len(row) for row in rows}):
             group = [i for i, row in enumerate(rows) if len(row) == length]
             ids = torch.stack([rows[i] for i in group])  # (b, n)
-            picked = {k: v if v is None else v[group] for k, v in source.items()}
+            picked = {k: v if v is None else v[group].to(ids.device) for k, v in source.items()}
             chance = [generators[i] for i in group]
             grown = _continue(model, ids, new, sampling, chance, stop, picked)
             results.update(zip(group, grown, strict=True))
@@ -138,13 +141,13 @@ def _trimmed(row: Tensor, prompt: int, stop: set[int]) -> Tensor:
     return row
 
 
-def _checked(row: Tensor, device: torch.device) -> Tensor:
+def _checked(row: Tensor) -> Tensor:
     if not isinstance(row, Tensor) or row.dim() != 1 or row.is_floating_point() or not len(row):
         raise WeftError(
             "prompts are integer ids, (batch, length) or a list of (length,), with at least one "
             f"token each; got a row {tuple(row.shape) if isinstance(row, Tensor) else row!r}"
         )
-    return row.to(device, torch.long)
+    return row
 
 
 @contextmanager

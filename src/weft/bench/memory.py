@@ -1,0 +1,86 @@
+"""Peak memory of one forward and backward pass, beyond the weights and the input.
+
+On a GPU the allocator knows it. On a CPU each case runs in a process of its own, which reads its
+own peak before and after: the order of cases changes nothing. Linux hands `ru_maxrss` down from
+the parent through fork and exec, so a large parent would hide its child's growth; there the peak
+is read from /proc, which begins anew with each program.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from weft.bench.cases import Case
+from weft.bench.setting import Setting
+from weft.bench.timing import Call, forward_backward
+from weft.errors import WeftError
+
+SMALL = 16  # tokens of the pass that loads libraries before the first reading
+_STATUS = Path("/proc/self/status")
+
+
+def peak_bytes(case: Case, setting: Setting, n: int) -> int:
+    """Bytes above those held before the pass."""
+    if setting.device == "cuda":
+        call = forward_backward(case.build(setting, n), case.inputs(setting, n))
+        return cuda_peak(call)
+    return _in_a_process(case, setting, n)
+
+
+def cuda_peak(call: Call) -> int:
+    """The allocator's peak during a call; a call before it leaves compiled kernels behind."""
+    call()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def cpu_peak(case: Case, setting: Setting, n: int) -> int:
+    """The growth of this process's peak; meant for a process that does nothing else."""
+    module = case.build(setting, n)
+    small = min(SMALL, n)
+    forward_backward(module, case.inputs(setting, small))()
+    call = forward_backward(module, case.inputs(setting, n))
+    before = process_peak()
+    call()
+    return process_peak() - before
+
+
+def process_peak() -> int:
+    """The most memory this process ever held, in bytes."""
+    if _STATUS.exists():
+        for line in _STATUS.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _in_a_process(case: Case, setting: Setting, n: int) -> int:
+    job = {"kind": case.kind, "name": case.name, "length": n, "setting": asdict(setting)}
+    source = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
+    threads = str(torch.get_num_threads())
+    done = subprocess.run(
+        [sys.executable, "-m", "weft.bench.child", json.dumps(job)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": threads},
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise WeftError(f"the process of its own failed: {last}")
+    return int(done.stdout.strip().splitlines()[-1])

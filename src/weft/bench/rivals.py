@@ -1,0 +1,199 @@
+"""Layers of other libraries with the same widths, to take their turns in the same run.
+
+Each config says what the rival is given; the module projects, attends and projects back, as weft's
+layers do. The library is imported when one is built. Masks that a model computes once for all its
+layers are made outside the timed call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from weft.bench.setting import Setting
+from weft.errors import Unsupported, WeftError
+from weft.mixers import Frame, Longformer
+from weft.registry import Registry
+
+RIVALS = Registry("rival")
+
+
+@RIVALS.register("transformers_longformer")
+@dataclass(frozen=True, kw_only=True)
+class TransformersLongformer:
+    """`LongformerSelfAttention` of the Transformers library."""
+
+    window: int = 512  # both sides together; weft's window is window / 2 + 1
+    global_tokens: int = 128  # the first ones
+
+    def build(self, setting: Setting, n: int) -> nn.Module:
+        """The module."""
+        _refuse_causal(self, setting)
+        return LongformerLayer(self, setting)
+
+
+class LongformerLayer(nn.Module):
+    """Window and global attention of the Transformers library, and an output projection."""
+
+    exact = True
+
+    def __init__(self, config: TransformersLongformer, setting: Setting) -> None:
+        super().__init__()
+        library = _library("longformer.modeling_longformer")
+        made = _library("longformer.configuration_longformer").LongformerConfig(
+            hidden_size=setting.dim,
+            num_attention_heads=setting.heads,
+            attention_window=[config.window],
+            num_hidden_layers=1,
+            attention_probs_dropout_prob=0.0,
+        )
+        self.config, self.heads = config, setting.heads
+        self.attend = library.LongformerSelfAttention(made, layer_id=0)
+        self.to_out = nn.Linear(setting.dim, setting.dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(b, n, c) -> (b, n, c); n is a multiple of the window."""
+        b, n, _ = x.shape
+        mark = torch.zeros(b, n, device=x.device, dtype=x.dtype)  # (b, n)
+        mark[:, : self.config.global_tokens] = 10_000.0
+        found = self.attend(
+            x,
+            attention_mask=mark,
+            is_index_masked=mark < 0,
+            is_index_global_attn=mark > 0,
+            is_global_attn=self.config.global_tokens > 0,
+        )
+        return self.to_out(found[0])
+
+    def reference(self, x: Tensor) -> Tensor:
+        """weft's plain Longformer with the same weights: is it the same work?"""
+        window, first = self.config.window // 2 + 1, self.config.global_tokens
+        frame = Frame(dim=x.shape[-1], heads=self.heads)
+        mixer = Longformer(window=window, global_first=first).build(frame).to(x)
+        ours = {
+            "project.to_q": self.attend.query,
+            "project.to_k": self.attend.key,
+            "project.to_v": self.attend.value,
+            "project.to_out": self.to_out,
+            "to_q_global": self.attend.query_global,
+            "to_k_global": self.attend.key_global,
+            "to_v_global": self.attend.value_global,
+        }
+        for name, linear in ours.items():
+            mixer.get_submodule(name).load_state_dict(linear.state_dict())
+        return mixer.reference(x)
+
+
+@RIVALS.register("transformers_bigbird")
+@dataclass(frozen=True, kw_only=True)
+class TransformersBigBird:
+    """`BigBirdBlockSparseAttention` of the Transformers library."""
+
+    block: int = 64
+    random: int = 3
+
+    def build(self, setting: Setting, n: int) -> nn.Module:
+        """The module."""
+        _refuse_causal(self, setting)
+        least = (5 + 2 * self.random) * self.block
+        if n <= least or n % self.block:
+            raise WeftError(
+                f"the library's BigBird is sparse above {least} tokens, in multiples of "
+                f"{self.block}; got {n}"
+            )
+        return BigBirdLayer(self, setting, n)
+
+
+class BigBirdLayer(nn.Module):
+    """Block-sparse attention of the Transformers library, and an output projection."""
+
+    def __init__(self, config: TransformersBigBird, setting: Setting, n: int) -> None:
+        super().__init__()
+        library = _library("big_bird.modeling_big_bird")
+        made = _library("big_bird.configuration_big_bird").BigBirdConfig(
+            hidden_size=setting.dim,
+            num_attention_heads=setting.heads,
+            block_size=config.block,
+            num_random_blocks=config.random,
+            max_position_embeddings=n,
+            attention_probs_dropout_prob=0.0,
+        )
+        self.attend = library.BigBirdBlockSparseAttention(made, seed=setting.seed)
+        self.to_out = nn.Linear(setting.dim, setting.dim)
+        real = torch.ones(setting.batch, n)
+        masks = library.BigBirdModel.create_masks_for_block_sparse_attn(real, config.block)
+        for name, made_mask in zip(("blocked", "band", "rows", "cols"), masks, strict=True):
+            self.register_buffer(name, made_mask, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(b, n, c) -> (b, n, c)."""
+        found = self.attend(
+            x,
+            band_mask=self.band,
+            from_mask=self.rows,
+            to_mask=self.cols,
+            from_blocked_mask=self.blocked,
+            to_blocked_mask=self.blocked,
+        )
+        return self.to_out(found[0])
+
+
+@RIVALS.register("transformers_reformer")
+@dataclass(frozen=True, kw_only=True)
+class TransformersReformer:
+    """`LSHSelfAttention` of the Transformers library."""
+
+    chunk: int = 64
+    rounds: int = 4
+
+    def build(self, setting: Setting, n: int) -> nn.Module:
+        """The module."""
+        if n % self.chunk:
+            raise WeftError(f"the library's Reformer takes multiples of {self.chunk}; got {n}")
+        return ReformerLayer(self, setting, n)
+
+
+class ReformerLayer(nn.Module):
+    """LSH attention of the Transformers library, and an output projection."""
+
+    def __init__(self, config: TransformersReformer, setting: Setting, n: int) -> None:
+        super().__init__()
+        library = _library("reformer.modeling_reformer")
+        made = _library("reformer.configuration_reformer").ReformerConfig(
+            hidden_size=setting.dim,
+            num_attention_heads=setting.heads,
+            attention_head_size=setting.head_dim,
+            attn_layers=["lsh"],
+            lsh_attn_chunk_length=config.chunk,
+            num_hashes=config.rounds,
+            is_decoder=setting.causal,
+            max_position_embeddings=n,
+            lsh_attention_probs_dropout_prob=0.0,
+            hash_seed=setting.seed,
+        )
+        self.attend = library.LSHSelfAttention(made)
+        self.to_out = nn.Linear(setting.dim, setting.dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(b, n, c) -> (b, n, c)."""
+        return self.to_out(self.attend(x).hidden_states)
+
+
+def _library(module: str) -> Any:
+    from importlib import import_module
+
+    try:
+        return import_module(f"transformers.models.{module}")
+    except ImportError as cause:
+        raise WeftError(
+            "this rival is a layer of the Transformers library, which is not installed here; "
+            "pip install transformers"
+        ) from cause
+
+
+def _refuse_causal(config: Any, setting: Setting) -> None:
+    if setting.causal:
+        raise Unsupported(f"{config.name} cannot be causal: the library has no such form")

@@ -1,0 +1,158 @@
+"""A lowered pattern, part by part: q, k and v into its order, attend, and the result back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from weft.kernels.bias import Bias
+from weft.kernels.flex import flex_part
+from weft.kernels.gather import gather_attention
+from weft.kernels.labels import Labels, make_labels
+from weft.kernels.merge import merge
+from weft.kernels.plan import GATHER_BLOCK, Kernel
+from weft.patterns import Order
+from weft.patterns.lower import Lowered, Part
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """The settings of one call of `attend`."""
+
+    valid: Tensor | None
+    segments: Tensor | None
+    bias: Bias | None
+    scale: float
+    dropout: float
+    kernel: Kernel
+    lse: bool
+
+
+def run_lowered(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lowered: Lowered,
+    kernel: Callable[..., tuple[Tensor, Tensor]],
+    labels: Labels | None,
+    options: Options,
+) -> tuple[Tensor, Tensor]:
+    """Parts merge; the rows apart replace theirs."""
+    parts = [_run_part(q, k, v, part, kernel, labels, options) for part in lowered.parts]
+    out, lse = merge(parts)
+    apart = lowered.apart
+    if apart is not None:
+        rows = _index(apart.rows, -1, 0, q.device)
+        own, own_lse = _run_part(q, k, v, apart, kernel, labels, options)
+        out, lse = out.index_copy(2, rows, own), lse.index_copy(2, rows, own_lse)
+    return out, lse
+
+
+def _run_part(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    part: Part,
+    kernel: Callable[..., tuple[Tensor, Tensor]],
+    labels: Labels | None,
+    options: Options,
+) -> tuple[Tensor, Tensor]:
+    """Bring q, k and v into the order of the part, attend, and bring the result back."""
+    if part.fold > 1:
+        return _run_folded(q, k, v, part, kernel, labels, options)
+    n, m = q.shape[2], k.shape[2]
+    rows, cols = _index(part.rows, n, m - n, q.device), _index(part.cols, m, 0, q.device)
+    permuted = rows is not None and len(rows) == n
+    q, k, v = _take(q, rows), _take(k, cols), _take(v, cols)
+    labels = labels and labels.take(rows, cols)
+    out, lse = kernel(q, k, v, part, labels, options.bias, options)
+    if permuted:
+        back = rows.argsort()
+        out, lse = out[:, :, back], lse[:, :, back]
+    return out, lse
+
+
+def _run_folded(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    part: Part,
+    kernel: Callable[..., tuple[Tensor, Tensor]],
+    labels: Labels | None,
+    options: Options,
+) -> tuple[Tensor, Tensor]:
+    """Residue classes become rows of the batch, and each is a sequence of its own."""
+    n, s, bias = q.shape[2], part.fold, options.bias
+    if labels is None and part.length * s > n and not part.pattern.causal:
+        labels = make_labels(torch.ones_like(q[:, 0, :, 0], dtype=torch.bool), None, n)
+    q, k, v = (_fold(x, s) for x in (q, k, v))  # (b·s, h, n / s, d)
+    # A bias depends on the distance i − j, which grows s times as fast.
+    wide = bias and (lambda head, i, j: bias(head, i * s, j * s))
+    out, lse = kernel(q, k, v, part, labels and labels.fold(s), wide, options)
+    return _unfold(out, s, n), _unfold(lse[..., None], s, n)[..., 0]
+
+
+def _fold(x: Tensor, s: int) -> Tensor:
+    """(b, h, n, d) -> (b·s, h, n / s, d): residue class r of row a is row a·s + r."""
+    x = F.pad(x, (0, 0, 0, -x.shape[2] % s)).unflatten(2, (-1, s))
+    return x.permute(0, 3, 1, 2, 4).flatten(0, 1)
+
+
+def _unfold(x: Tensor, s: int, n: int) -> Tensor:
+    """Undo `_fold`."""
+    return x.unflatten(0, (-1, s)).permute(0, 2, 3, 1, 4).flatten(2, 3)[:, :, :n]
+
+
+@lru_cache(maxsize=256)
+@torch.inference_mode(False)  # what is kept must serve training as well
+def _index(order: Order, count: int, start: int, device: torch.device) -> Tensor | None:
+    """Where the order takes its tokens from an axis of `count` tokens; None: as it stands."""
+    if type(order) is Order and order.count == count:
+        return None
+    return torch.as_tensor(order.positions() - start, device=device)
+
+
+def _take(x: Tensor, index: Tensor | None) -> Tensor:
+    """(b, h, n, d) at these indices."""
+    return x if index is None else x.index_select(2, index)
+
+
+def gather_kernel(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    part: Part,
+    labels: Labels | None,
+    bias: Bias | None,
+    options: Options,
+) -> tuple[Tensor, Tensor]:
+    """One part, block-sparse in plain PyTorch."""
+    return gather_attention(
+        q,
+        k,
+        v,
+        part,
+        block=GATHER_BLOCK,
+        scale=options.scale,
+        labels=labels,
+        bias=bias,
+        dropout=options.dropout,
+    )
+
+
+def flex_kernel(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    part: Part,
+    labels: Labels | None,
+    bias: Bias | None,
+    options: Options,
+) -> tuple[Tensor, Tensor]:
+    """One part by FlexAttention."""
+    return flex_part(q, k, v, part, scale=options.scale, labels=labels, bias=bias)
