@@ -55,7 +55,7 @@ def test_encoder_decoder_continues_each_target_for_its_source():
     for i, row in enumerate(got):
         own = source[i : i + 1, keep[i]]
         assert torch.equal(row, continued(model, prompts[i], 5, source=own))
-    assert len(torch.cat([row[-5:] for row in got]).unique()) > 2
+    assert len(torch.cat([row[-5:] for row in got]).unique()) > 1
     swapped = model.generate(prompts, 5, source=source.roll(1, 0), source_valid=keep.roll(1, 0))
     assert not all(torch.equal(a, b) for a, b in zip(got, swapped, strict=True))
 
@@ -109,9 +109,7 @@ def test_a_stop_token_in_the_prompt_ends_nothing():
 def test_stops_working_when_all_rows_have_ended():
     model = language_model()
     end = int(model.generate(ids(1, 4), 1)[0, -1])
-    calls = []
-    model.trunk.stack.sublayers[1].register_forward_hook(lambda *_: calls.append(1))
-    step = model.trunk.step
+    calls, step = [], model.trunk.step
     model.trunk.step = lambda *args: calls.append(1) or step(*args)
     assert model.generate(ids(1, 4), 20, stop=end).shape == (1, 5)
     assert len(calls) == 1
@@ -205,6 +203,7 @@ def test_refuses(call, message):
 def test_refuses_at_once_what_would_not_fit():
     model = language_model(embed={"positions": "learned"})
     assert model.generate(ids(1, 3), 28).shape == (1, 31)
+    model.trunk.step = None
     with pytest.raises(WeftError, match=r"has 31 tokens, but .* positions for 30"):
         model.generate(ids(1, 3), 29)
 

@@ -47,7 +47,7 @@ BITES = [
     ("streaming", "PositionNotCounted", "the state counts"),
     ("streaming", "SelectsHalf", "State.select"),
     ("streaming", "StepsInFloat32", "the output is torch.float32"),
-    ("state_size", "StateTooLarge", "after 6 tokens the state holds"),
+    ("state_size", "StateTooLarge", "after 28 tokens the state holds 384 .* says 320"),
     ("state_size", "StateHidesMore", "bytes but keeps"),
     ("cross", "ContextIgnored", "n=17, m=1"),
     ("cross", "ContextPaddingForgotten", "context padded on the"),

@@ -41,15 +41,17 @@ def attend(module):
 
 def test_a_spoiled_copy_is_found(tmp_path):
     source = Path(weft.kernels.dense.__file__).read_text()
-    line = next(line for line in source.splitlines() if line.strip().startswith("scores = (q @"))
+    commented = shape_comments(source).values()
+    scores = next(one for one in commented if one.shapes == (("b", "h", "n", "m"),))
+    lines = source.splitlines()
+    lines[scores.last - 1] = lines[scores.last - 1].replace("(b, h, n, m)", "(b, h, n, n)")
     path = tmp_path / "spoiled.py"
-    path.write_text(source.replace(line, line.replace("(b, h, n, m)", "(b, h, n, n)")))
+    path.write_text("\n".join(lines))
     module = load(path)
     with checked_shapes([path]) as trace:
         attend(module)
-    number = 1 + source.splitlines().index(line)
     assert trace.problems[0] == (
-        f"spoiled.py:{number}: scores is (2, 4, 3, 5), "
+        f"spoiled.py:{scores.first}: {scores.names[0]} is (2, 4, 3, 5), "
         "but its comment says (b, h, n, n) with {'b': 2, 'h': 4, 'n': 3}"
     )
 

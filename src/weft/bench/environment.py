@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -14,11 +15,9 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def environment(device: str) -> dict[str, str | int | None]:
     """Versions, device, threads, commit and date."""
-    from weft import __version__
-
     cuda = device == "cuda"
     return {
-        "weft": __version__,
+        "weft": import_module("weft").__version__,
         "commit": commit(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda if cuda else None,

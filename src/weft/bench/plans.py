@@ -44,7 +44,10 @@ def signature(plans: list[Plan]) -> str:
 
 
 def _text(one: Plan) -> str:
-    return one.kernel if one.lowered is None else f"{one.kernel}({_parts(one.lowered)})"
+    if one.lowered is None:
+        return one.kernel
+    size = "" if one.block == GATHER_BLOCK else str(one.block)
+    return f"{one.kernel}{size}({_parts(one.lowered)})"
 
 
 def _parts(lowered: Lowered) -> str:

@@ -20,7 +20,7 @@ from weft.bench.environment import environment
 from weft.bench.gate import Gate, check
 from weft.bench.memory import peak_bytes
 from weft.bench.setting import Setting
-from weft.bench.timing import forward, forward_backward, measure, why
+from weft.bench.timing import attempt, forward, forward_backward, measure
 from weft.errors import WeftError
 
 Row = dict[str, Any]
@@ -89,16 +89,19 @@ class Bench:
         ready, failed, gates = [], {}, {}
         for case in self.cases:
             self.progress(f"{n:,} tokens: checking {case.name}")
-            try:
-                module = case.build(self.setting, n)
-                gates[case] = check(case, module, self.setting, n, self._passed)
-                if gates[case].reason is not None:
-                    failed[case] = gates[case].reason
-                else:
-                    ready.append(Ready(case, module, case.inputs(self.setting, n)))
-            except Exception as error:
-                failed[case] = why(error)
+            made, reason = attempt(lambda case=case: self._gated(case, n), self.setting.device)
+            if reason is None:
+                module, gates[case] = made
+                reason = gates[case].reason
+            if reason is None:
+                ready.append(Ready(case, module, case.inputs(self.setting, n)))
+            else:
+                failed[case] = reason
         return ready, failed, gates
+
+    def _gated(self, case: Case, n: int) -> tuple[nn.Module, Gate]:
+        module = case.build(self.setting, n)
+        return module, check(case, module, self.setting, n, self._passed)
 
     def _timed(
         self,
@@ -109,7 +112,7 @@ class Bench:
         gates: dict[Case, Gate],
     ) -> list[Row]:
         calls = {one.case: TIMED[name](one.module, one.inputs) for one in ready}
-        seconds, broke, uncaptured = measure(
+        found = measure(
             calls,
             self.rounds,
             self.setting.device,
@@ -119,27 +122,24 @@ class Bench:
         rows = []
         for case in self.cases:
             row = self._row(case, n, name, gates.get(case))
-            row["graph"] = self.graph and case in seconds and case not in uncaptured
-            row["graph_error"] = uncaptured.get(case)
-            if case in seconds:
-                row |= _spread(seconds[case])
-            row["error"] = failed.get(case) or broke.get(case)
+            if case in found.seconds:
+                row |= _spread(found.seconds[case])
+                row["graph"] = self.graph and case not in found.uncaptured
+            row["graph_error"] = found.uncaptured.get(case)
+            row["error"] = failed.get(case) or found.failed.get(case)
             rows.append(row)
         return _with_ratios(rows, "median_s")
 
-    def _memory(
-        self, n: int, failed: dict[Case, str], gates: dict[Case, Gate]
-    ) -> list[Row]:
+    def _memory(self, n: int, failed: dict[Case, str], gates: dict[Case, Gate]) -> list[Row]:
         rows = []
         for case in self.cases:
             self.progress(f"{n:,} tokens: memory of {case.name}")
             row = self._row(case, n, MEMORY, gates.get(case))
             row["error"] = failed.get(case)
             if case not in failed:
-                try:
-                    row["peak_bytes"] = peak_bytes(case, self.setting, n)
-                except Exception as error:
-                    row["error"] = why(error)
+                row["peak_bytes"], row["error"] = attempt(
+                    lambda case=case: peak_bytes(case, self.setting, n), self.setting.device
+                )
             rows.append(row)
         return _with_ratios(rows, "peak_bytes")
 

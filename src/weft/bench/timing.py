@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Mapping
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 Call = Callable[[], object]
 Name = TypeVar("Name", bound=Hashable)
 WARM_UPS = {"cpu": 1, "cuda": 3}
+LONGEST_REASON = 300
 
 
 def forward(module: nn.Module, inputs: tuple[Tensor, ...]) -> Call:
@@ -35,6 +37,15 @@ def forward_backward(module: nn.Module, inputs: tuple[Tensor, ...]) -> Call:
     return call
 
 
+@dataclass
+class Timings(Generic[Name]):
+    """What `measure` found, by the name of the case."""
+
+    seconds: dict[Name, list[float]] = field(default_factory=dict)
+    failed: dict[Name, str] = field(default_factory=dict)  # why a case has no seconds
+    uncaptured: dict[Name, str] = field(default_factory=dict)  # why it was timed without a graph
+
+
 def measure(
     calls: Mapping[Name, Call],
     rounds: int,
@@ -42,41 +53,56 @@ def measure(
     *,
     graph: bool = False,
     progress: Callable[[], None] = lambda: None,
-) -> tuple[dict[Name, list[float]], dict[Name, str], dict[Name, str]]:
-    """Seconds by name; why a case has none; and why a case was not captured as a graph.
+) -> Timings[Name]:
+    """Seconds per call, a round of all cases at a time.
 
     A case that raises leaves the turns; the others go on.
     """
-    failed: dict[Name, str] = {}
-    uncaptured: dict[Name, str] = {}
-    clock = cuda_clock if device == "cuda" else cpu_clock
-    ready: dict[Name, Call] = {}
-    pool = torch.cuda.graph_pool_handle() if graph else None
+    found: Timings[Name] = Timings()
+    ready = dict(calls)
     for name, call in calls.items():
-        try:
-            for _ in range(WARM_UPS[device]):
-                call()
-            ready[name] = call
-        except Exception as error:
-            failed[name] = why(error)
-            release(device)
-        if graph and name in ready:
-            try:
-                ready[name] = captured(call, pool)
-            except Exception as error:
-                uncaptured[name] = why(error)
-                release(device)
-    seconds: dict[Name, list[float]] = {name: [] for name in ready}
+        _, reason = attempt(lambda call=call: [call() for _ in range(WARM_UPS[device])], device)
+        if reason:
+            found.failed[name] = reason
+            del ready[name]
+    if graph:
+        _capture(ready, found, device)
+    found.seconds = {name: [] for name in ready}
+    clock = cuda_clock if device == "cuda" else cpu_clock
     for _ in range(rounds):
-        for name in list(ready):
-            try:
-                seconds[name].append(clock(ready[name]))
-            except Exception as error:
-                failed[name] = why(error)
-                del ready[name], seconds[name]
-                release(device)
+        for name, call in list(ready.items()):
+            taken, reason = attempt(lambda call=call: clock(call), device)
+            if reason:
+                found.failed[name] = reason
+                del ready[name], found.seconds[name]
+            else:
+                found.seconds[name].append(taken)
         progress()
-    return seconds, failed, uncaptured
+    return found
+
+
+def _capture(ready: dict[Name, Call], found: Timings[Name], device: str) -> None:
+    """Put graphs in the place of the calls that can be captured."""
+    pool = torch.cuda.graph_pool_handle()
+    for name, call in list(ready.items()):
+        replay, reason = attempt(lambda call=call: captured(call, pool), device)
+        if reason:
+            found.uncaptured[name] = reason
+        else:
+            ready[name] = replay
+
+
+def attempt(call: Callable[[], Any], device: str) -> tuple[Any, str | None]:
+    """The result and None, or None and why there is none; what a failure held is given back."""
+    try:
+        return call(), None
+    except Exception as error:
+        reason = why(error)
+    # The error is gone here, and with it the frames that kept tensors alive.
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    return None, reason
 
 
 def cpu_clock(call: Call) -> float:
@@ -117,14 +143,8 @@ def captured(call: Call, pool: object) -> Call:
     return graph.replay
 
 
-def release(device: str) -> None:
-    """Give back what a failed case still holds."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-
-
 def why(error: BaseException) -> str:
     """An error in one line."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0][:240]}" if text else type(error).__name__
+    text = " ".join(str(error).split())
+    text = text if len(text) <= LONGEST_REASON else text[:LONGEST_REASON] + "…"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

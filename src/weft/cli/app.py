@@ -6,6 +6,7 @@ status 2, a broken rule of weft (`WeftError`) with its message and status 1.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -40,9 +41,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        import weft
-
-        typer.echo(f"weft {weft.__version__}")
+        typer.echo(f"weft {import_module('weft').__version__}")
         raise typer.Exit
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,14 +13,14 @@ import typer
 app = typer.Typer(no_args_is_help=True, help="Measure speed and memory on this machine.")
 
 
-class Device(str, Enum):
+class Device(StrEnum):
     """Where to measure."""
 
     cpu = "cpu"
     cuda = "cuda"
 
 
-class Precision(str, Enum):
+class Precision(StrEnum):
     """In what precision."""
 
     float32 = "float32"

@@ -27,8 +27,8 @@ def pattern(
 ) -> None:
     """Show a pattern: its density, cost, decoding state, kernels and picture."""
     from weft.cli.screen import console
-    from weft.patterns import picture
     from weft.patterns import pattern as parse
+    from weft.patterns import picture
 
     _check_suffix(png, ".png")
     _check_suffix(svg, ".svg")
@@ -141,7 +141,7 @@ def _kernels(
     """The kernel and the parts for each group of heads."""
     import torch
 
-    from weft.kernels.plan import FLEX_BLOCK, GATHER_BLOCK, Request, plan
+    from weft.kernels.plan import Request, plan
 
     facts = []
     for shown, own in groups:
@@ -163,8 +163,8 @@ def _kernels(
         which = "" if len(own) == heads else f" (heads {own[0]}–{own[-1]})"
         facts.append((name, f"{chosen.kernel}{which}: {chosen.reason}"))
         if chosen.lowered is not None:
-            block = FLEX_BLOCK if device == "cuda" else GATHER_BLOCK
-            facts += [("", f"  {text}") for text in lowering(chosen.lowered, n, block)]
+            parts = lowering(chosen.lowered, n, chosen.block)
+            facts += [("", f"  {text}") for text in parts]
     return facts
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 PIPE_WIDTH = 160  # columns where the output is no terminal, so that tables are not squeezed
+_PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
 def console(*, error: bool = False) -> Any:
@@ -22,13 +23,10 @@ def commas(value: float) -> str:
 
 def scaled(value: float, unit: str) -> str:
     """A large number with a prefix: 9.1e9, 'FLOP' -> '9.1 GFLOP'."""
-    for prefix in ("", "k", "M", "G", "T"):
-        if abs(value) < 1000:
-            break
-        value /= 1000
-    else:
-        prefix = "P"
-    return f"{value:.3g} {prefix}{unit}"
+    power = 0
+    while abs(value) >= 1000 and power < len(_PREFIXES) - 1:
+        value, power = value / 1000, power + 1
+    return f"{value:.3g} {_PREFIXES[power]}{unit}"
 
 
 def percent(share: float) -> str:

@@ -11,26 +11,22 @@ positions (n = m in self-attention, n < m when a decoder continues).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from weft.errors import Unsupported, WeftError
 from weft.kernels.bias import Bias, dense_bias
 from weft.kernels.dense import dense_attention, expand_heads
-from weft.kernels.fused import fused_attention
 from weft.kernels.labels import Labels, make_labels
 from weft.kernels.parts import Options, flex_kernel, gather_kernel, run_lowered
 from weft.kernels.plan import KERNELS, Kernel, Plan, Request, plan
+from weft.kernels.sdpa import torch_attention
 from weft.patterns import Causal, Full, Pattern
 from weft.patterns.derive import mask as dense_mask
 
 __all__ = ["KERNELS", "Kernel", "Plan", "Request", "attend", "plan"]
-
-_USUAL = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-_FAST = [SDPBackend.CUDNN_ATTENTION, *_USUAL]
-_LARGE = 2048**2  # pairs from which planning pays
 
 
 def attend(
@@ -81,6 +77,7 @@ def _attend_one(
     if chosen.kernel == "dense":
         return _dense(q, k, v, pattern, labels, options)
     assert chosen.lowered is not None
+    options = replace(options, block=chosen.block)
     if chosen.kernel == "flex":
         if options.dropout:
             raise Unsupported("the flex kernel has no dropout; use kernel='gather' or dropout=0")
@@ -104,7 +101,7 @@ def _attend_per_head(
         index = torch.tensor(own, device=q.device)
         share = options
         if options.bias is not None:
-            share = Options(**{**vars(options), "bias": _of_heads(options.bias, index)})
+            share = replace(options, bias=_of_heads(options.bias, index))
         out, lse = _attend_one(q[:, own], k[:, own], v[:, own], pattern, share)
         outs.append(out)
         lses.append(lse)
@@ -133,40 +130,17 @@ def _sdpa(
 ) -> tuple[Tensor, Tensor | None]:
     causal = type(pattern) is Causal and q.shape[2] == k.shape[2]
     if labels is None and options.bias is None and (causal or type(pattern) is Full):
-        return _torch_attention(q, k, v, None, causal, options)
+        return torch_attention(q, k, v, None, causal, options)
     allowed = _allowed(q, k, pattern, labels)
     added = _dense_bias(q, k, options)
     added = q.new_zeros(()) if added is None else added.to(q.dtype)
     if allowed is None:
-        return _torch_attention(q, k, v, added, False, options)
+        return torch_attention(q, k, v, added, False, options)
     dead = ~allowed.any(-1)  # (1 or b, 1, n)
     added = added.masked_fill(~(allowed | dead[..., None]), float("-inf"))
-    out, lse = _torch_attention(q, k, v, added, False, options)
+    out, lse = torch_attention(q, k, v, added, False, options)
     hidden = None if lse is None else lse.masked_fill(dead, float("-inf"))
     return out.masked_fill(dead[..., None], 0.0), hidden
-
-
-def _torch_attention(
-    q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, causal: bool, options: Options
-) -> tuple[Tensor, Tensor | None]:
-    """Torch's fused attention; on a CPU also with the log-sum-exp."""
-    if options.lse:
-        k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
-        return fused_attention(q, k, v, added, options.scale, causal)
-    # On a GPU cuDNN's kernel is the fastest dense one; it plans anew for every shape.
-    large = added is None and q.is_cuda and q.shape[2] * k.shape[2] >= _LARGE
-    with sdpa_kernel(_FAST if large else _USUAL, set_priority=True):
-        out = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=added,
-            dropout_p=options.dropout,
-            is_causal=causal,
-            scale=options.scale,
-            enable_gqa=q.shape[1] != k.shape[1],
-        )
-    return out, None
 
 
 def _allowed(q: Tensor, k: Tensor, pattern: Pattern, labels: Labels | None) -> Tensor | None:

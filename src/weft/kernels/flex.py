@@ -3,9 +3,9 @@
 The BlockMask is written down from the block calculus, in milliseconds and without evaluating the
 pattern. Two traps are closed here. A compiled FlexAttention that passes dynamo's recompile limit
 falls back silently to an unfused kernel: every pattern is compiled as a function of its own, whole
-(fullgraph), so a limit that is passed raises. And a block row or column that sees everything keeps
-one multiprocessor busy while the others wait: long thin parts are cut into chunks that run side by
-side as rows of the batch.
+(fullgraph), so a limit that is passed raises. And a key block that very many rows read keeps one
+multiprocessor busy in the backward pass while the others wait: such blocks are copied, each copy
+serves a share of the rows, and autograd adds the copies up.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
@@ -27,14 +26,19 @@ from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attent
 from weft.errors import Unsupported
 from weft.kernels.bias import Bias
 from weft.kernels.labels import Labels
-from weft.kernels.merge import merge_stack
+from weft.patterns.layout import Layout
 from weft.patterns.lower import Part
 from weft.patterns.order import Order
 from weft.patterns.region import Bools, Ints
 
-BLOCK = 128
-_THIN = 2  # a part this many blocks wide or high is thin
-_CHUNK = 16  # blocks of the long side that one chunk of a thin part takes
+BLOCKS = (128, 64)  # block sizes the kernel is used with, the faster per pair first
+_PROCESSORS = 132
+_LEAST_SHARE = 16  # rows that a copy of a key block serves, at least
+# Tiles may not be larger than the blocks of the mask; at 128 torch's own choice stands.
+_OPTIONS: dict[int, dict[str, Any]] = {
+    128: {},
+    64: {f"BLOCK_{side}": 64 for side in ("M", "N", "M1", "N1", "M2", "N2")},
+}
 
 
 def flex_part(
@@ -43,6 +47,7 @@ def flex_part(
     v: Tensor,
     part: Part,
     *,
+    block: int,
     scale: float,
     labels: Labels | None = None,
     bias: Bias | None = None,
@@ -52,102 +57,79 @@ def flex_part(
     q, k, v and `labels` stand in the order of the part. On a CPU this runs unfused and forward
     only: there to be tested.
     """
-    if (
-        q.device.type == "cpu"
-        and any(x.requires_grad for x in (q, k, v))
-        and torch.is_grad_enabled()
-    ):
-        raise Unsupported("FlexAttention has no backward on a CPU; use kernel='gather' or 'auto'")
-    b, n, m = q.shape[0], q.shape[2], k.shape[2]
-    cut = _cut(n, m) if labels is None and bias is None else Cut()
-    mask = _block_mask(part, cut, b, q.device, labels)
-    q, k, v = (x.contiguous() for x in (q, k, v))
-    if cut.rows > 1:
-        q = _chunks(q, cut.rows, mask.seq_lengths[0])
-        k, v = (x.repeat_interleave(cut.rows, 0) for x in (k, v))
-    if cut.cols > 1:
-        k, v = (_chunks(x, cut.cols, mask.seq_lengths[1]) for x in (k, v))
-        q = q.repeat_interleave(cut.cols, 0)
-    score = None if bias is None else _score(bias, part, q.device)
-    key = (part.pattern, type(part.rows), type(part.cols), cut.kind, labels is None)
-    out, lse = _call(key, q.device)(q, k, v, mask, score, scale)
-    if cut.rows > 1:
-        out = out.unflatten(0, (b, cut.rows)).transpose(1, 2).flatten(2, 3)[:, :, :n]
-        lse = lse.unflatten(0, (b, cut.rows)).transpose(1, 2).flatten(2, 3)[:, :, :n]
-    if cut.cols > 1:
-        outs, lses = (x.unflatten(0, (b, cut.cols)).transpose(0, 1) for x in (out, lse))
-        out, lse = merge_stack(outs, lses)
-    return out, lse
+    learning = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+    if q.device.type == "cpu":
+        if learning:
+            raise Unsupported(
+                "FlexAttention has no backward on a CPU; use kernel='gather' or 'auto'"
+            )
+        # A compiled FlexAttention on a CPU reads permuted tensors wrongly.
+        q, k, v = (x.contiguous() for x in (q, k, v))
+    lists = _lists(part, block, q.shape[0] * q.shape[1], q.device, labels is not None)
+    if lists.copied is not None:
+        k, v = (torch.cat((x, x.index_select(2, lists.copied)), dim=2) for x in (k, v))
+        labels = labels and Labels(
+            labels.queries, torch.cat((labels.keys, labels.keys[:, lists.copied]), dim=1)
+        )
+    test = _seen(part, lists, q.device)
+    score = None if bias is None else _score(bias, part, lists, q.device)
+    sizes = (q.shape[2], k.shape[2])
+    mask = _block_mask(lists, sizes, block, test, labels)
+    key = (part.pattern, type(part.rows), type(part.cols), lists.copied is None, labels is None)
+    return _call((*key, block), q.device)(q, k, v, mask, score, scale, _OPTIONS[block])
 
 
-@dataclass(frozen=True)
-class Cut:
-    """Into how many chunks the queries or the keys of a thin part are cut."""
+@dataclass(frozen=True, eq=False)
+class Lists:
+    """The lists of a BlockMask: partial and full blocks, by row and by column.
 
-    rows: int = 1
-    cols: int = 1
+    `copied` are the keys that stand a second time behind the others, None if there are none.
+    """
 
-    @property
-    def kind(self) -> tuple[bool, bool]:
-        """Which sides are cut: what a compiled kernel depends on."""
-        return self.rows > 1, self.cols > 1
-
-
-def _cut(n: int, m: int) -> Cut:
-    high, wide = -(-n // BLOCK), -(-m // BLOCK)
-    if wide <= _THIN and high >= 2 * _CHUNK:
-        return Cut(rows=-(-high // _CHUNK))
-    if high <= _THIN and wide >= 2 * _CHUNK:
-        return Cut(cols=-(-wide // _CHUNK))
-    return Cut()
-
-
-def _chunks(x: Tensor, count: int, length: int) -> Tensor:
-    """(b, h, n, d) -> (b·count, h, length, d), the last chunk padded with zeros."""
-    x = F.pad(x, (0, 0, 0, count * length - x.shape[2]))
-    return x.unflatten(2, (count, length)).transpose(1, 2).flatten(0, 1).contiguous()
+    tensors: tuple[Tensor, ...]
+    copied: Tensor | None
 
 
 def _block_mask(
-    part: Part, cut: Cut, batch: int, device: torch.device, labels: Labels | None
+    lists: Lists,
+    sizes: tuple[int, int],
+    block: int,
+    test: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
+    labels: Labels | None,
 ) -> BlockMask:
-    if labels is None:
-        return _plain_mask(part, cut, batch, device)
-    lists, sizes = _lists(part, cut, batch, device, masked=True)
-    seen, keys = _seen(part, cut, sizes, device), labels.keys.contiguous()
-    queries = labels.queries.expand(-1, sizes[0]).contiguous()  # (b, n)
+    if labels is not None:
+        keys = labels.keys.contiguous()
+        queries = labels.queries.expand(-1, sizes[0]).contiguous()  # (b, n)
 
-    def seen_and_labelled(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return seen(b, h, i, j) & (queries[b, i] == keys[b, j])
-
-    return BlockMask(sizes, *lists, BLOCK_SIZE=(BLOCK, BLOCK), mask_mod=seen_and_labelled)
+        def chosen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return test(b, h, i, j) & (queries[b, i] == keys[b, j])
+    else:
+        chosen = test
+    return BlockMask(sizes, *lists.tensors, BLOCK_SIZE=(block, block), mask_mod=chosen)
 
 
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)  # what is kept must serve training as well
-def _plain_mask(part: Part, cut: Cut, batch: int, device: torch.device) -> BlockMask:
-    lists, sizes = _lists(part, cut, batch, device, masked=False)
-    seen = _seen(part, cut, sizes, device)
-    return BlockMask(sizes, *lists, BLOCK_SIZE=(BLOCK, BLOCK), mask_mod=seen)
-
-
 def _seen(
-    part: Part, cut: Cut, sizes: tuple[int, int], device: torch.device
+    part: Part, lists: Lists, device: torch.device
 ) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
     """The pattern as a function of batch row, head and tensor indices."""
     test = part.pattern.bind(part.length, device)
-    row, col = (_position(order, device) for order in (part.rows, part.cols))
-    (high, wide), n, m = sizes, part.rows.count, part.cols.count
+    row, col = _position(part.rows, device), _key_position(part, lists, device)
 
     def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        if cut.rows > 1:
-            i = (i + b % cut.rows * high).clamp(max=n - 1)  # tables end with the queries
-        if cut.cols > 1:
-            j = j + b % cut.cols * wide
-            return test(row(i), col(j.clamp(max=m - 1))) & (j < m)
         return test(row(i), col(j))
 
     return seen
+
+
+def _key_position(part: Part, lists: Lists, device: torch.device) -> Callable[[Tensor], Tensor]:
+    """From an index of the keys, copies included, to the position that stands there."""
+    if lists.copied is None:
+        return _position(part.cols, device)
+    own = torch.as_tensor(part.cols.positions(), device=device)
+    table = torch.cat((own, own[lists.copied]))
+    return lambda x: table[x]
 
 
 def _position(order: Order, device: torch.device) -> Callable[[Tensor], Tensor]:
@@ -158,8 +140,8 @@ def _position(order: Order, device: torch.device) -> Callable[[Tensor], Tensor]:
     return lambda x: table[x.clamp(max=order.count - 1)]
 
 
-def _score(bias: Bias, part: Part, device: torch.device) -> Callable[..., Tensor]:
-    row, col = (_position(order, device) for order in (part.rows, part.cols))
+def _score(bias: Bias, part: Part, lists: Lists, device: torch.device) -> Callable[..., Tensor]:
+    row, col = _position(part.rows, device), _key_position(part, lists, device)
 
     def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return s + bias(h, row(i), col(j))
@@ -169,52 +151,56 @@ def _score(bias: Bias, part: Part, device: torch.device) -> Callable[..., Tensor
 
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)
-def _lists(
-    part: Part, cut: Cut, batch: int, device: torch.device, masked: bool
-) -> tuple[tuple[Tensor | None, ...], tuple[int, int]]:
-    """The eight lists of a BlockMask (partial and full blocks, by row and by column), and sizes."""
-    found = part.layout(BLOCK)
+def _lists(part: Part, block: int, lines: int, device: torch.device, masked: bool) -> Lists:
+    """The blocks of a part; `lines` sequences (batch × heads) run side by side."""
+    found = part.layout(block)
     u, v, full = found.row_of, found.cols.astype(np.int64), found.full & (not masked)
-    high, wide = -(-found.rows // cut.rows), -(-found.columns // cut.cols)
-    if cut.cols > 1:  # keys beyond the end stand in the last block
-        full = full & ((v < found.columns - 1) | (found.keys % BLOCK == 0))
-    chunk = u // high if cut.rows > 1 else v // wide if cut.cols > 1 else 0 * u
-    chunks = max(cut.rows, cut.cols)
-    u, v = (u % high, v) if cut.rows > 1 else (u, v % wide) if cut.cols > 1 else (u, v)
-    by_row = _padded(chunk, u, v, full, chunks, high)
-    by_col = _padded(chunk, v, u, full, chunks, wide)
-    repeat = batch if chunks > 1 else 1
-    tensors = [torch.as_tensor(x).repeat(repeat, *[1] * (x.ndim - 1)) for x in by_row + by_col]
-    sizes = (
-        high * BLOCK if cut.rows > 1 else found.queries,
-        wide * BLOCK if cut.cols > 1 else found.keys,
-    )
-    return tuple(t.to(device) for t in tensors), sizes
+    v, copied = _spread(found, lines) if device.type == "cuda" else (v, v[:0])
+    columns = found.columns + len(copied)
+    arrays = _padded(u, v, full, found.rows) + _padded(v, u, full, columns)
+    tensors = tuple(torch.as_tensor(array, device=device) for array in arrays)
+    if not len(copied):
+        return Lists(tensors, None)
+    keys = (copied[:, None] * block + np.arange(block)).ravel()
+    return Lists(tensors, torch.as_tensor(keys, device=device))
 
 
-def _padded(
-    chunk: Ints, row: Ints, col: Ints, full: Bools, chunks: int, rows: int
-) -> list[NDArray[np.int32]]:
-    """Counts (chunks, 1, rows) and lists (chunks, 1, rows, most) of partial, then of full blocks.
+def _spread(found: Layout, lines: int) -> tuple[Ints, Ints]:
+    """Columns of the visible blocks, long columns spread over copies; and which are copied."""
+    v = found.cols.astype(np.int64)
+    if found.keys % found.block:
+        return v, v[:0]
+    # A column should take no longer than half of what each processor has to do anyway.
+    most = max(_LEAST_SHARE, len(v) * lines // (2 * _PROCESSORS))
+    copied: list[int] = []
+    for column in np.flatnonzero(np.bincount(v, minlength=1) > most):
+        own = np.flatnonzero(v == column)  # in the order of their rows
+        for at in range(most, len(own), most):
+            v[own[at : at + most]] = found.columns + len(copied)
+            copied.append(int(column))
+    return v, np.asarray(copied, dtype=np.int64)
+
+
+def _padded(row: Ints, col: Ints, full: Bools, rows: int) -> list[NDArray[np.int32]]:
+    """Counts (1, 1, rows) and lists (1, 1, rows, most) of partial, then of full blocks.
 
     Both lists have one width: the kernel steps through them with the same stride.
     """
-    counts = [np.bincount((chunk * rows + row)[s], minlength=chunks * rows) for s in (~full, full)]
+    counts = [np.bincount(row[chosen], minlength=rows) for chosen in (~full, full)]
     most = max(1, *(int(count.max(initial=0)) for count in counts))
     made = []
     for count, chosen in zip(counts, (~full, full), strict=True):
-        line, value = (chunk * rows + row)[chosen], col[chosen]
+        line, value = row[chosen], col[chosen]
         order = np.lexsort((value, line))
         place = np.arange(len(line)) - np.repeat(np.cumsum(count) - count, count)
-        lists = np.zeros((chunks * rows, most), dtype=np.int32)
+        lists = np.zeros((rows, most), dtype=np.int32)
         lists[line[order], place] = value[order]
-        shape = (chunks, 1, rows)
-        made += [count.astype(np.int32).reshape(shape), lists.reshape(*shape, most)]
+        made += [count.astype(np.int32)[None, None], lists[None, None]]
     return made
 
 
 def _run(
-    q: Tensor, k: Tensor, v: Tensor, mask: BlockMask, score: Any, scale: float
+    q: Tensor, k: Tensor, v: Tensor, mask: BlockMask, score: Any, scale: float, tiles: Any
 ) -> tuple[Tensor, Tensor]:
     out, extra = flex_attention(
         q,
@@ -224,6 +210,7 @@ def _run(
         block_mask=mask,
         scale=scale,
         enable_gqa=q.shape[1] != k.shape[1],
+        kernel_options=tiles or None,
         return_aux=AuxRequest(lse=True),
     )
     return out, extra.lse

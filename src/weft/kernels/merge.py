@@ -29,14 +29,6 @@ def _join(a: Result, b: Result) -> Result:
     return torch.lerp(a[0], b[0], share), _lse(total, top, dead)
 
 
-def merge_stack(values: Tensor, lses: Tensor) -> Result:
-    """Many small sets at once: (r, b, h, n, e) and (r, b, h, n) -> (b, h, n, e) and (b, h, n)."""
-    weights, top, dead = _weights(lses)
-    total = weights.sum(0)  # (b, h, n)
-    shares = (weights / total)[..., None].to(values.dtype)  # (r, b, h, n, 1)
-    return (values * shares).sum(0), _lse(total, top, dead)
-
-
 def _weights(lses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """exp(lse − top) per set, the largest log-sum-exp, and the rows that see nothing."""
     top = lses.detach().amax(0)  # (b, h, n)

@@ -16,7 +16,8 @@ from weft.kernels.gather import gather_attention
 from weft.kernels.labels import Labels, make_labels
 from weft.kernels.merge import merge
 from weft.kernels.plan import GATHER_BLOCK, Kernel
-from weft.patterns import Order
+from weft.kernels.sdpa import torch_attention
+from weft.patterns import Full, Order
 from weft.patterns.lower import Lowered, Part
 
 
@@ -31,6 +32,7 @@ class Options:
     dropout: float
     kernel: Kernel
     lse: bool
+    block: int = GATHER_BLOCK
 
 
 def run_lowered(
@@ -45,12 +47,30 @@ def run_lowered(
     """Parts merge; the rows apart replace theirs."""
     parts = [_run_part(q, k, v, part, kernel, labels, options) for part in lowered.parts]
     out, lse = merge(parts)
-    apart = lowered.apart
-    if apart is not None:
-        rows = _index(apart.rows, -1, 0, q.device)
-        own, own_lse = _run_part(q, k, v, apart, kernel, labels, options)
-        out, lse = out.index_copy(2, rows, own), lse.index_copy(2, rows, own_lse)
-    return out, lse
+    if lowered.apart is None:
+        return out, lse
+    rows = _index(lowered.apart.rows, -1, 0, q.device)
+    own, own_lse = _run_apart(q, k, v, lowered.apart, kernel, labels, options)
+    if own_lse is not None:
+        lse = lse.index_copy(2, rows, own_lse)
+    return out.index_copy(2, rows, own), lse
+
+
+def _run_apart(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    part: Part,
+    kernel: Callable[..., tuple[Tensor, Tensor]],
+    labels: Labels | None,
+    options: Options,
+) -> tuple[Tensor, Tensor | None]:
+    """Few rows over all keys: dense, by torch's kernel where it can."""
+    plain = labels is None and options.bias is None and type(part.pattern) is Full
+    if plain and not (options.lse and q.is_cuda):
+        rows = _take(q, _index(part.rows, -1, 0, q.device))
+        return torch_attention(rows, k, v, None, False, options)
+    return _run_part(q, k, v, part, kernel, labels, options)
 
 
 def _run_part(
@@ -90,22 +110,30 @@ def _run_folded(
     n, s, bias = q.shape[2], part.fold, options.bias
     if labels is None and part.length * s > n and not part.pattern.causal:
         labels = make_labels(torch.ones_like(q[:, 0, :, 0], dtype=torch.bool), None, n)
-    q, k, v = (_fold(x, s) for x in (q, k, v))  # (b·s, h, n / s, d)
+    if labels is None and bias is None:
+        q, k, v = (_fold(x, s).flatten(1, 2) for x in (q, k, v))  # (b, s·h, n / s, d)
+        out, lse = kernel(q, k, v, part, None, None, options)
+        return _unfold(out.unflatten(1, (s, -1)), n), _unfold(lse.unflatten(1, (s, -1)), n)
+    q, k, v = (_fold(x, s).flatten(0, 1) for x in (q, k, v))  # (b·s, h, n / s, d)
     # A bias depends on the distance i − j, which grows s times as fast.
     wide = bias and (lambda head, i, j: bias(head, i * s, j * s))
     out, lse = kernel(q, k, v, part, labels and labels.fold(s), wide, options)
-    return _unfold(out, s, n), _unfold(lse[..., None], s, n)[..., 0]
+    return _unfold(out.unflatten(0, (-1, s)), n), _unfold(lse.unflatten(0, (-1, s)), n)
 
 
 def _fold(x: Tensor, s: int) -> Tensor:
-    """(b, h, n, d) -> (b·s, h, n / s, d): residue class r of row a is row a·s + r."""
-    x = F.pad(x, (0, 0, 0, -x.shape[2] % s)).unflatten(2, (-1, s))
-    return x.permute(0, 3, 1, 2, 4).flatten(0, 1)
+    """(b, h, n, d) -> (b, s, h, n / s, d): one sequence for each residue class.
+
+    The classes of a projection's output join its heads, or the batch, without a copy.
+    """
+    missing = -x.shape[2] % s
+    x = F.pad(x, (0, 0, 0, missing)) if missing else x
+    return x.unflatten(2, (-1, s)).permute(0, 3, 1, 2, 4)
 
 
-def _unfold(x: Tensor, s: int, n: int) -> Tensor:
-    """Undo `_fold`."""
-    return x.unflatten(0, (-1, s)).permute(0, 2, 3, 1, 4).flatten(2, 3)[:, :, :n]
+def _unfold(x: Tensor, n: int) -> Tensor:
+    """Undo `_fold`: (b, s, h, n / s, ...) -> (b, h, n, ...)."""
+    return x.movedim(1, 3).flatten(2, 3)[:, :, :n]
 
 
 @lru_cache(maxsize=256)
@@ -137,7 +165,7 @@ def gather_kernel(
         k,
         v,
         part,
-        block=GATHER_BLOCK,
+        block=options.block,
         scale=options.scale,
         labels=labels,
         bias=bias,
@@ -155,4 +183,6 @@ def flex_kernel(
     options: Options,
 ) -> tuple[Tensor, Tensor]:
     """One part by FlexAttention."""
-    return flex_part(q, k, v, part, scale=options.scale, labels=labels, bias=bias)
+    return flex_part(
+        q, k, v, part, block=options.block, scale=options.scale, labels=labels, bias=bias
+    )

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from weft.kernels.flex import BLOCK as FLEX_BLOCK
+from weft.kernels.flex import BLOCKS as FLEX_BLOCKS
 from weft.patterns import Causal, Full, Pattern
 from weft.patterns.lower import Lowered, lower
 
@@ -23,6 +23,7 @@ class Plan:
     kernel: str
     reason: str
     lowered: Lowered | None = None
+    block: int = GATHER_BLOCK
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,10 @@ class Speed:
     slower: float  # time of one computed pair, relative to a pair of dense attention
     overhead: int  # pairs that the start of one more part costs
     lanes: int  # multiprocessors that share the work
+    small_blocks: float = 1.0  # how much slower a pair is in blocks of 64
 
 
-SPEEDS = {"cpu": Speed(1.2, 20_000, 0), "cuda": Speed(2.0, 400_000, 132)}
+SPEEDS = {"cpu": Speed(1.2, 20_000, 0), "cuda": Speed(2.0, 400_000, 132, 1.5)}
 
 
 @dataclass(frozen=True)
@@ -60,24 +62,29 @@ def plan(request: Request, kernel: Kernel = "auto") -> Plan:
     if kernel in ("dense", "sdpa"):
         return Plan(kernel, "asked for")
     if kernel != "auto":
-        return Plan(kernel, "asked for", _lowered(request)[0])
+        lowered, block, _ = _lowered(request, kernel)
+        return Plan(kernel, "asked for", lowered, block)
     if type(request.pattern) in (Full, Causal):
         return _dense_plan(request, "no key is left out")
-    lowered, price = _lowered(request)
+    kernel = "flex" if request.device == "cuda" and _flex_can(request) else "gather"
+    lowered, block, price = _lowered(request, kernel)
     share = price / (request.n * request.m)
     if share >= 1.0:
         return _dense_plan(request, f"blocks would cost {share:.2f} times dense at this length")
-    fused = request.device == "cuda" and _flex_can(request)
-    return Plan("flex" if fused else "gather", f"blocks cost {share:.2f} times dense", lowered)
+    return Plan(kernel, f"blocks cost {share:.2f} times dense", lowered, block)
 
 
-def _lowered(request: Request) -> tuple[Lowered, float]:
-    """The cheapest parts, and their price in pairs of dense attention."""
-    on_gpu = request.device == "cuda"
-    speed, block = SPEEDS["cuda" if on_gpu else "cpu"], FLEX_BLOCK if on_gpu else GATHER_BLOCK
+def _lowered(request: Request, kernel: str) -> tuple[Lowered, int, float]:
+    """The cheapest parts, their block size, and their price in pairs of dense attention."""
+    speed = SPEEDS["cuda" if request.device == "cuda" else "cpu"]
     lanes = speed.lanes / (request.batch * request.heads)
-    lowered = lower(request.pattern, request.n, request.m, block, speed.overhead, lanes)
-    return lowered, speed.slower * lowered.price(block, speed.overhead, lanes)
+    choices = []
+    for block in FLEX_BLOCKS if kernel == "flex" else (GATHER_BLOCK,):
+        lowered = lower(request.pattern, request.n, request.m, block, speed.overhead, lanes)
+        slower = speed.slower * (1.0 if block == 128 else speed.small_blocks)
+        price = slower * lowered.price(block, speed.overhead, lanes)
+        choices.append((lowered, block, price))
+    return min(choices, key=lambda choice: choice[2])
 
 
 def _dense_plan(request: Request, why: str) -> Plan:
@@ -86,7 +93,8 @@ def _dense_plan(request: Request, why: str) -> Plan:
         return Plan("sdpa", why)
     if request.device == "cuda":
         if _flex_can(request):
-            return Plan("flex", f"{why}; flex returns the log-sum-exp", _lowered(request)[0])
+            lowered, block, _ = _lowered(request, "flex")
+            return Plan("flex", f"{why}; flex returns the log-sum-exp", lowered, block)
         return Plan("dense", f"{why}; the log-sum-exp is asked for")
     if request.biased or request.dropout:
         return Plan("dense", f"{why}; the log-sum-exp is asked for")

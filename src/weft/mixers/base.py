@@ -261,12 +261,11 @@ class AttentionMixer(Mixer):
         self, x: Tensor, context: Tensor | None = None, start: int = 0
     ) -> tuple[Tensor, Tensor, Tensor]:
         """q (b, h, n, d), k and v (b, g, m, d), positions applied; x begins at index `start`."""
-        source = x if context is None else context
-        q, k, v = self.project.q(x), self.project.k(source), self.project.v(source)
-        if context is None:
-            index = torch.arange(start, start + x.shape[1], device=x.device)
-            q, k = self.positions.rotate(q, index), self.positions.rotate(k, index)
-        return q, k, v
+        if context is not None:
+            return self.project.q(x), self.project.k(context), self.project.v(context)
+        q, k, v = self.project.qkv(x)
+        index = torch.arange(start, start + x.shape[1], device=x.device)
+        return self.positions.rotate(q, index), self.positions.rotate(k, index), v
 
     def attention(
         self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, crossing: bool

@@ -93,11 +93,13 @@ class Linformer:
 
     @staticmethod
     def variants() -> tuple[Linformer, ...]:
-        """Every sharing and every compression, with blocks that tests cross often."""
-        linear = [Linformer(rank=8, sharing=sharing) for sharing in get_args(Sharing)]
-        blocks = [Linformer(compress=kind, width=5) for kind in get_args(Compress)[1:]]
-        alone = Linformer(compress="convolution", width=4, sharing="none")
-        return (*linear, *blocks, alone, Linformer(rank=(7, 3)))
+        """Every compression, with blocks that tests cross often, and the ways to share."""
+        linear = Linformer(rank=8), Linformer(rank=8, sharing="none")
+        by_layer = Linformer(rank=(7, 3), sharing="kv")
+        convolution = Linformer(compress="convolution", width=4, sharing="none")
+        depthwise = Linformer(compress="depthwise", width=5, sharing="layers")
+        pools = (Linformer(compress=kind, width=5) for kind in ("mean", "max"))
+        return (*linear, by_layer, convolution, depthwise, *pools)
 
     def build(self, frame: Frame) -> LinformerAttention:
         """The module inside this frame."""

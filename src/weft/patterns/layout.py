@@ -55,10 +55,9 @@ class Layout:
         return int((high * wide).sum())
 
     @property
-    def longest_line(self) -> int:
-        """The most visible blocks in one row or one column."""
-        by_col = np.bincount(self.cols, minlength=1)
-        return int(max(np.diff(self.start).max(initial=0), by_col.max(initial=0)))
+    def longest_row(self) -> int:
+        """The most visible blocks in one row."""
+        return int(np.diff(self.start).max(initial=0))
 
     def dense(self) -> tuple[Bools, Bools]:
         """Booleans (rows, columns): blocks with something to see, and full ones."""

@@ -61,8 +61,8 @@ class Lowered:
     apart: Part | None = None
 
     def price(self, block: int, overhead: int, lanes: float) -> float:
-        """Computed pairs, as slow as the longest line makes them, and the overhead of each part."""
-        longest = max(part.layout(block).longest_line for part in self.parts)
+        """Computed pairs, as slow as the longest row makes them, and the overhead of each part."""
+        longest = max(part.layout(block).longest_row for part in self.parts)
         pairs = max(self.computed_pairs(block), lanes * longest * block**2)
         return pairs + overhead * (len(self.parts) + (self.apart is not None))
 
@@ -79,14 +79,15 @@ def lower(
     """The cheapest way to compute n queries, the last of m positions, under a pattern.
 
     Each part costs `overhead` pairs besides its own. `lanes` is how many multiprocessors stand
-    idle for each one that works on the longest line of blocks: 0 where lines share the work.
+    idle for each one that works on the longest row of blocks: 0 where rows share the work.
     """
     rows, cols = _tiled_or_natural(pattern, n, m, block)
     natural = Lowered((Part(pattern, rows, cols, m),))
-    split = _split(pattern, n, m, block)
-    if split is None:
-        return natural
-    return min((natural, split), key=lambda choice: choice.price(block, overhead, lanes))
+    choices = [natural]
+    for select_keys in (False, True):
+        split = _split(pattern, n, m, block, select_keys)
+        choices += [split] if split is not None else []
+    return min(choices, key=lambda choice: choice.price(block, overhead, lanes))
 
 
 def branches(pattern: Pattern) -> list[Pattern]:
@@ -101,13 +102,18 @@ def branches(pattern: Pattern) -> list[Pattern]:
     return [pattern]
 
 
-def _split(pattern: Pattern, n: int, m: int, block: int) -> Lowered | None:
+def _split(pattern: Pattern, n: int, m: int, block: int, select_keys: bool) -> Lowered | None:
+    """Parts by what makes each branch sparse; chosen keys stay in natural order if not selected."""
     every = branches(pattern)
     if len(every) > _MOST_BRANCHES:
         return None
     whole = [b for b in every if any(isinstance(c, Queries) for c in _conjuncts(b))]
     rest = [b for b in every if b not in whole]
-    plain = [b for b in rest if _stride(b, n, m) is None and _selection(b) is None]
+    plain = [
+        b
+        for b in rest
+        if _stride(b, n, m) is None and not (select_keys and _selection(b) is not None)
+    ]
     parts, taken = [], list(plain)
     if plain:
         union = reduce(lambda a, b: a | b, plain)
@@ -142,11 +148,13 @@ def _special(branch: Pattern, taken: list[Pattern], n: int, m: int) -> Part | No
 
 
 def _apart(pattern: Pattern, whole: list[Pattern], n: int, m: int) -> Part | None:
-    """The rows of the chosen queries, under the whole pattern."""
+    """The rows of the chosen queries, under the whole pattern, which may come to all keys."""
     sets = [c for b in whole for c in _conjuncts(b) if isinstance(c, Queries)]
     if len(sets) != 1 or n != m:
         return None
     rows = select(sets[0].positions(m))
+    if any(isinstance(branch, Queries) for branch in whole):
+        pattern = Full()
     return Part(pattern, rows, Order(m), m) if rows.count else None
 
 

@@ -183,8 +183,7 @@ def _panel(axes: Any, title: str, shares: Shares, n: int) -> Any:
 
     colours = LinearSegmentedColormap.from_list(
         "weft", ["#d8e6f3", "#94bfdf", "#4a8cc4", "#1f5a9c", "#0d2f66"]
-    )
-    colours.set_bad("white")
+    ).with_extremes(bad="white")
     seen = np.ma.masked_equal(shares, 0.0)
     norm = PowerNorm(0.4, vmin=0.0, vmax=1.0)
     image = axes.imshow(

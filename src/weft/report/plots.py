@@ -12,7 +12,13 @@ from weft.report.rows import Row
 from weft.report.tables import BASELINE, BOTH, FORWARD, MEMORY, byte_count, seconds
 
 MEASURES = {FORWARD: "median_s", BOTH: "median_s", MEMORY: "peak_bytes"}
-TITLES = {FORWARD: "forward", BOTH: "forward + backward", MEMORY: "peak memory"}
+_COLOURS = ("#2b6cb0", "#d9772b", "#2f9e63", "#b8405e", "#7a55b0", "#8a6d3b", "#3aa6a6", "#c9a400")
+_MARKS = "osD^vP*X<>p"
+TITLES = {
+    FORWARD: "forward",
+    BOTH: "forward + backward",
+    MEMORY: "peak memory of forward + backward",
+}
 
 
 def plot_bench(rows: Sequence[Row], path: str | Path) -> None:
@@ -54,7 +60,7 @@ def draw_bench(rows: Sequence[Row]) -> Any:
         lines.keys(),
         loc="upper center",
         bbox_to_anchor=(0.5, 0.0),
-        ncols=min(3, len(lines)),
+        ncols=min(2 * len(shown), len(lines)),
         frameon=False,
         fontsize=9,
     )
@@ -63,9 +69,7 @@ def draw_bench(rows: Sequence[Row]) -> Any:
     return figure
 
 
-def _panel(
-    axes: Any, rows: Sequence[Row], measure: str, styles: dict[str, dict[str, Any]]
-) -> None:
+def _panel(axes: Any, rows: Sequence[Row], measure: str, styles: dict[str, dict[str, Any]]) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     key = MEASURES[measure]
@@ -74,7 +78,7 @@ def _panel(
         if points:
             axes.plot(*zip(*points, strict=True), label=label, **style)
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
+    axes.set_yscale("log", base=2 if measure == MEMORY else 10)
     lengths = sorted({row["length"] for row in rows})
     axes.xaxis.set_major_locator(FixedLocator(lengths))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -99,20 +103,16 @@ def _few_decades(axes: Any) -> bool:
 
 
 def _styles(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """A colour and a mark per case: dense black, cores dashed, rivals dotted."""
-    colours = ["#2b6cb0", "#d9772b", "#2f9e63", "#b8405e", "#7a55b0", "#8a6d3b", "#3aa6a6"]
-    marks = "osD^vP*X"
+    """A colour and a mark per case, dense in black; cores are dashed, rivals dotted."""
+    names = list(dict.fromkeys(row["case"] for row in rows if row["case"] != BASELINE))
     styles: dict[str, dict[str, Any]] = {}
     for row in rows:
-        label = _label(row)
-        if label in styles:
-            continue
-        at = len(styles)
         dense = row["case"] == BASELINE
-        styles[label] = {
-            "color": "black" if dense else colours[at % len(colours)],
-            "marker": marks[at % len(marks)],
-            "linestyle": {"core": "--", "rival": ":"}.get(row["kind"], "-"),
+        at = 0 if dense else names.index(row["case"])
+        styles[_label(row)] = {
+            "color": "black" if dense else _COLOURS[at % len(_COLOURS)],
+            "marker": "o" if dense else _MARKS[at % len(_MARKS)],
+            "linestyle": {"core": "--", "pattern": "--", "rival": ":"}.get(row["kind"], "-"),
             "linewidth": 2.2 if dense else 1.6,
             "markersize": 5,
         }
@@ -121,7 +121,7 @@ def _styles(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
 
 def _label(row: Row) -> str:
     name = "dense (SDPA)" if row["case"] == BASELINE else row["case"]
-    return f"{name}, core" if row["kind"] == "core" else name
+    return f"{name}, core" if row["kind"] in ("core", "pattern") else name
 
 
 def _title(rows: Sequence[Row]) -> str:

@@ -64,9 +64,7 @@ def _line(row: Row) -> str:
     try:
         return json.dumps(row, ensure_ascii=False, allow_nan=False)
     except ValueError as cause:
-        raise WeftError(
-            f"JSON has no NaN and no infinity; use None. The row is {row!r}"
-        ) from cause
+        raise WeftError(f"JSON has no NaN and no infinity; use None. The row is {row!r}") from cause
 
 
 def _lock(file: BinaryIO) -> None:

@@ -31,15 +31,14 @@ def bench_table(rows: Sequence[Row]) -> Table:
     for (kind, n), group in _grouped(rows, "kind_of_work", "length"):
         for (case,), own in _grouped(group, "case"):
             by_measure = {row["measure"]: row for row in own}
-            name = case if kind == "layer" else f"{case} [{kind}]"
-            cells = [f"{n:,}", name, own[0].get("kernels") or ""]
+            cells = [f"{n:,}", _name(case, kind), own[0].get("kernels") or ""]
             for measure in (FORWARD, BOTH):
                 cells += _time_cells(by_measure.get(measure))
             if has_memory:
                 cells.append(_memory_cell(by_measure.get(MEMORY)))
             table.cells.append(cells)
-            table.notes += _reasons(name, n, own)
         table.breaks.add(len(table.cells) - 1)
+    table.notes = _notes(rows)
     return table
 
 
@@ -114,8 +113,8 @@ def _grouped(rows: Iterable[Row], *keys: str) -> list[tuple[tuple[Any, ...], lis
 
 
 def _kind_of_work(row: Row) -> str:
-    """Rivals are layers of other libraries: the same work."""
-    return "core" if row["kind"] == "core" else "layer"
+    """Layers or cores: a rival is a layer of another library, a pattern is a core."""
+    return "core" if row["kind"] in ("core", "pattern") else "layer"
 
 
 def _time_cells(row: Row | None) -> tuple[str, str]:
@@ -135,18 +134,20 @@ def _memory_cell(row: Row | None) -> str:
     return byte_count(row["peak_bytes"])
 
 
-def _reasons(name: str, n: int, rows: Sequence[Row]) -> list[str]:
-    reasons: dict[str, list[str]] = {}
-    for row in rows:
-        if row.get("error"):
-            reasons.setdefault(row["error"], []).append(row["measure"])
-    every = len(rows)
-    return [
-        f"{name} at {n:,}: {reason}"
-        if len(measures) == every
-        else f"{name} at {n:,}, {' and '.join(measures)}: {reason}"
-        for reason, measures in reasons.items()
-    ]
+def _name(case: str, kind: str) -> str:
+    return case if kind == "layer" else f"{case} [{kind}]"
+
+
+def _notes(rows: Sequence[Row]) -> list[str]:
+    """Why numbers are missing, each reason once with the lengths and measures it holds for."""
+    notes, every = [], {row["measure"] for row in rows}
+    failed = [row for row in rows if row.get("error")]
+    for (kind, case, reason), own in _grouped(failed, "kind_of_work", "case", "error"):
+        lengths = ", ".join(dict.fromkeys(f"{row['length']:,}" for row in own))
+        measures = dict.fromkeys(row["measure"] for row in own)
+        where = "" if every <= set(measures) else f" ({', '.join(measures)})"
+        notes.append(f"{_name(case, kind)} at {lengths}{where}: {reason}")
+    return notes
 
 
 def _style(cell: str) -> str:

@@ -69,11 +69,10 @@ def frames(config: Any, **settings: Any) -> Iterator[Frame]:
             )
 
 
-def framings(config: Any) -> Iterator[Frame]:
+def framings(config: Any, **settings: Any) -> Iterator[Frame]:
     """Frames with grouped keys or positions, as far as the mechanism takes them."""
-    settings = ({"kv_heads": 2}, *({"positions": p()} for p in (Rope, Alibi, T5Bias)))
-    for given in settings:
-        for frame in frames(config, **given):
+    for given in ({"kv_heads": 2}, *({"positions": p()} for p in (Rope, Alibi, T5Bias))):
+        for frame in frames(config, **settings, **given):
             if refusal(config, frame) is None:
                 yield frame
 

@@ -20,6 +20,7 @@ import tokenize
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -66,6 +67,7 @@ def checked_shapes(files: Iterable[Path | str]) -> Iterator[ShapeTrace]:
         sys.settrace(before)
 
 
+@cache
 def shape_comments(source: str) -> dict[int, Statement]:
     """The statements of a file that carry shape comments, under each of their lines."""
     comments = _comments(source)

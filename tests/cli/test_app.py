@@ -1,0 +1,101 @@
+"""The command line as such: help, version, wrong calls, a cold start."""
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import weft
+from weft.cli import app
+
+run = CliRunner().invoke
+
+
+def module(*args):
+    """`python -m weft ...` in a process of its own."""
+    command = [sys.executable, "-m", "weft", *args]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    "args", [["--help"], ["--version"], ["bench", "attention", "--help"], ["pattern", "--help"]]
+)
+def test_a_cold_start_loads_no_torch(args):
+    program = (
+        f"import sys; sys.argv = ['weft', *{args}]\n"
+        "from weft.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    status = end.code\n"
+        "print(status, 'torch' in sys.modules, 'numpy' in sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stderr.split()[-3:] == ["0", "False", "False"], done.stderr
+    assert done.stdout
+
+
+def test_help_lists_the_verbs():
+    shown = run(app, ["--help"]).output
+    assert all(verb in shown for verb in ("mixers", "pattern", "bench"))
+
+
+def test_version():
+    done = module("--version")
+    assert (done.returncode, done.stdout) == (0, f"weft {weft.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["mixer"], "No such command 'mixer'"),
+        (["pattern", "sliding(4)"], "Missing option '--length'"),
+        (["pattern", "sliding(4)", "--length", "0"], "'--length'"),
+        (["pattern", "sliding(4)", "--length", "many"], "'--length'"),
+        (["pattern", "sliding(4)", "--length", "8", "--png", "a.jpg"], "ends in .png; got a.jpg"),
+        (["bench", "attention", "--device", "tpu"], "'--device'"),
+        (["bench", "attention", "--lengths", "12,x"], "separated by commas"),
+        (["bench", "attention", "--lengths", "0"], "separated by commas"),
+        (["bench", "attention", "--rounds", "0"], "'--rounds'"),
+        (["mixers", "--jsn"], "No such option"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_call_ends_with_2(args, message):
+    done = run(app, args)
+    assert done.exit_code == 2
+    # The frame of the message may break its lines.
+    assert message in " ".join(done.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["pattern", "slidin(4)", "--length", "8"], "did you mean 'sliding'"),
+        (["pattern", "sliding(0)", "--length", "8"], "got window=0"),
+        (["pattern", "sliding((4)", "--length", "8"], "expected ')' at column"),
+        (["bench", "attention", "--mixers", "ful"], "did you mean 'full'"),
+        (["bench", "attention", "--rivals", "transformers_bert"], "no rival named"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_broken_rule_ends_with_1_and_its_message(args, message):
+    done = run(app, args)
+    assert done.exit_code == 1
+    assert done.output.startswith("error: ")
+    assert message in done.output
+
+
+def test_a_broken_rule_shows_no_traceback():
+    done = module("pattern", "slidin(4)", "--length", "8")
+    assert done.returncode == 1
+    assert done.stderr == "error: no pattern named 'slidin'; did you mean 'sliding' or 'sink'?\n"
+    assert done.stdout == ""
+
+
+def test_a_bug_is_not_swallowed(monkeypatch):
+    from weft.cli import mixers
+
+    def broken():
+        raise ZeroDivisionError("a bug of ours")
+
+    monkeypatch.setattr(mixers, "every_mixer", broken)
+    assert isinstance(run(app, ["mixers"]).exception, ZeroDivisionError)

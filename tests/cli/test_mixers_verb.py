@@ -1,0 +1,36 @@
+"""`weft mixers`: every mixer, with the traits it declares."""
+
+import json
+
+from typer.testing import CliRunner
+
+from weft.cli import app
+from weft.mixers import MIXERS
+
+run = CliRunner().invoke
+
+
+def test_json_holds_every_trait():
+    done = run(app, ["mixers", "--json"])
+    assert done.exit_code == 0
+    found = {row["name"]: row for row in json.loads(done.output)}
+    assert list(found) == list(MIXERS)
+    for name, row in found.items():
+        traits = MIXERS[name]().traits
+        for trait in ("family", "paper", "time", "memory", "state", "exact", "causal", "cross"):
+            assert row[trait] == getattr(traits, trait), (name, trait)
+        assert row["streams"] == (traits.state is not None)
+        assert MIXERS.from_dict({"name": name, **row["settings"]}) == MIXERS[name]()
+
+
+def test_the_table_holds_every_mixer():
+    done = run(app, ["mixers"])
+    assert done.exit_code == 0
+    rows = {line.split()[0]: line for line in done.output.splitlines() if line.split()}
+    assert set(MIXERS) <= set(rows)
+    header = done.output.splitlines()[0].split()
+    columns = ["name", "family", "causal", "cross", "streams", "time", "memory", "state", "paper"]
+    assert header == columns
+    assert "Beltagy et al. 2020" in rows["longformer"]
+    assert rows["full"].count("yes") == 3
+    assert rows["fnet"].count("yes") == 0
