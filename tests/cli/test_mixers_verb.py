@@ -1,11 +1,12 @@
 """`weft mixers`: every mixer, with the traits it declares."""
 
 import json
+from dataclasses import dataclass
 
 from typer.testing import CliRunner
 
 from weft.cli import app
-from weft.mixers import MIXERS
+from weft.mixers import MIXERS, Traits
 
 run = CliRunner().invoke
 
@@ -34,3 +35,16 @@ def test_the_table_holds_every_mixer():
     assert "Beltagy et al. 2020" in rows["longformer"]
     assert rows["full"].count("yes") == 3
     assert rows["fnet"].count("yes") == 0
+
+
+def test_causal_is_not_streaming(monkeypatch):
+    @dataclass(frozen=True)
+    class OneWay:
+        name = "one_way"
+        traits = Traits(family="f", paper="p", time="n", memory="n", causal=True, state=None)
+
+    monkeypatch.setitem(MIXERS._entries, "one_way", OneWay)
+    (row,) = [
+        r for r in json.loads(run(app, ["mixers", "--json"]).output) if r["name"] == "one_way"
+    ]
+    assert (row["causal"], row["streams"], row["settings"]) == (True, False, {})

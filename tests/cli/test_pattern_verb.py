@@ -113,7 +113,7 @@ def test_pictures_are_written(tmp_path):
     _, text = shown("sliding(4)", "--length", "32", "--png", str(png), "--svg", str(svg))
     assert png.read_bytes()[:4] == b"\x89PNG"
     assert "<svg" in svg.read_text()[:1000]
-    assert f"wrote {png}" in text.replace("\n", "")
+    assert f"wrote {png}\n" in text
 
 
 def test_colours_where_there_are_some(monkeypatch):

@@ -12,9 +12,13 @@ FIRST = {name: variants(MIXERS[name])[0] for name in MIXERS}
 CONFIGS = [config for name in MIXERS for config in variants(MIXERS[name])]
 
 
+def is_slow(config, name):
+    return name in SLOW and config != FIRST[config.name]
+
+
 def case(config, name, check):
-    slow = name in SLOW and config != FIRST[config.name]
-    return pytest.param(check, id=f"{config}-{name}", marks=[pytest.mark.long] if slow else [])
+    marks = [pytest.mark.long] if is_slow(config, name) else []
+    return pytest.param(check, id=f"{config}-{name}", marks=marks)
 
 
 CASES = [case(config, *named) for config in CONFIGS for named in checks_for(config)]
@@ -25,17 +29,23 @@ def test_contract(check):
     check()
 
 
+ON_DEVICE = [
+    case(config, name, check)
+    for config in CONFIGS
+    for name, check in checks_for(config)
+    if name != "round_trip" and not is_slow(config, name)
+]
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("check", [one for one in CASES if "round_trip" not in one.id])
+@pytest.mark.parametrize("check", ON_DEVICE)
 def test_contract_on_cuda(check):
     check(device="cuda")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("config", CONFIGS, ids=str)
-def test_compiled_training(config):
-    if reason := exempt(config).get("compile"):
-        pytest.skip(reason)
+@pytest.mark.parametrize("config", [c for c in CONFIGS if "compile" not in exempt(c)], ids=str)
+def test_compiled_with_its_gradient(config):
     CHECKS["compile"](config, backend="aot_eager")
 
 

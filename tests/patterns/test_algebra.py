@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from patterns.expressions import cases, expressions, primitives, quick, truth
 
+from patterns.expressions import cases, expressions, primitives, quick, truth
 from weft.errors import Unsupported, WeftError
 from weft.patterns import (
     Causal,

@@ -5,8 +5,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from patterns.expressions import cases, few, quick, truth
 
+from patterns.expressions import cases, few, quick, truth
 from weft.errors import WeftError
 from weft.mixers import MIXERS, Frame
 from weft.patterns import (
@@ -68,7 +68,7 @@ def test_no_key_is_dropped_that_a_later_query_reads(case):
     pattern, _, m = case
     if pattern.needs_length:
         return
-    for now in {1, m // 2, m - 1} - {0}:
+    for now in sorted({1, m // 2, m - 1} & set(range(1, m))):
         kept = keeps(pattern, np.arange(now), now)
         assert not (read_later(pattern, now, m) & ~kept).any()
 

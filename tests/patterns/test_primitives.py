@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
-from patterns.expressions import PRIMITIVES, expressions, quick, truth
 
+from patterns.expressions import PRIMITIVES, expressions, quick, truth
 from weft.errors import Unsupported, WeftError
 from weft.patterns import (
     PATTERNS,

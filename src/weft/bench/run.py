@@ -30,7 +30,7 @@ MEMORY = "memory"
 
 @dataclass(frozen=True)
 class Ready:
-    """A case that passed its gate."""
+    """A case that was built."""
 
     case: Case
     module: nn.Module
@@ -91,17 +91,18 @@ class Bench:
             self.progress(f"{n:,} tokens: checking {case.name}")
             made, reason = attempt(lambda case=case: self._gated(case, n), self.setting.device)
             if reason is None:
-                module, gates[case] = made
+                one, gates[case] = made
                 reason = gates[case].reason
             if reason is None:
-                ready.append(Ready(case, module, case.inputs(self.setting, n)))
+                ready.append(one)
             else:
                 failed[case] = reason
         return ready, failed, gates
 
-    def _gated(self, case: Case, n: int) -> tuple[nn.Module, Gate]:
+    def _gated(self, case: Case, n: int) -> tuple[Ready, Gate]:
         module = case.build(self.setting, n)
-        return module, check(case, module, self.setting, n, self._passed)
+        gate = check(case, module, self.setting, n, self._passed)
+        return Ready(case, module, case.inputs(self.setting, n)), gate
 
     def _timed(
         self,

@@ -102,7 +102,7 @@ def attention(
     screen = console()
     screen.print(to_rich(bench_table(found)))
     if out is not None:
-        screen.print(f"added {len(found)} rows to {out}", markup=False)
+        screen.print(f"added {len(found)} rows to {out}", markup=False, soft_wrap=True)
     _plot(found, out, plot, screen)
 
 
@@ -156,4 +156,4 @@ def _plot(found: list[dict[str, Any]], out: Path | None, plot: Path | None, scre
             return
         plot = out.with_suffix(".png")
     plot_bench(found, plot)
-    screen.print(f"wrote {plot}", markup=False)
+    screen.print(f"wrote {plot}", markup=False, soft_wrap=True)

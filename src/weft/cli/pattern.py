@@ -37,7 +37,7 @@ def pattern(
     heads = heads or _default_heads(found)
     with progress.status("counting"):
         facts = _facts(found, length, heads, head_dim, layers)
-    screen.print(str(found), style="bold", markup=False)
+    screen.print(str(found), style="bold", markup=False, soft_wrap=True)
     screen.print(_grid(facts))
     for shown, own in picture.by_pattern(found, heads):
         if len(own) < heads:
@@ -48,7 +48,7 @@ def pattern(
         if path is not None:
             with progress.status("drawing"):
                 picture.save(found, length, path, heads=heads, layers=layers)
-            screen.print(f"wrote {path}", markup=False)
+            screen.print(f"wrote {path}", markup=False, soft_wrap=True)
 
 
 def _check_suffix(path: Path | None, suffix: str) -> None:

@@ -3,7 +3,8 @@
     dense    the equation itself, O(n·m): the oracle, and whatever no other kernel can do
     sdpa     torch's fused dense attention
     gather   block-sparse in plain PyTorch, any device, trainable
-    flex     FlexAttention from our layouts, the fused block-sparse kernel on a GPU
+    triton   block-sparse by our own fused kernels, on a GPU in half precision
+    flex     FlexAttention from our layouts, on a GPU: what the one above cannot do, such as a bias
 
 `plan` says which kernel would run, and why; `kernel=` overrides. Queries are the last n of the m
 positions (n = m in self-attention, n < m when a decoder continues).
@@ -20,7 +21,7 @@ from weft.errors import Unsupported, WeftError
 from weft.kernels.bias import Bias, dense_bias
 from weft.kernels.dense import dense_attention, expand_heads
 from weft.kernels.labels import Labels, make_labels
-from weft.kernels.parts import Options, flex_kernel, gather_kernel, run_lowered
+from weft.kernels.parts import Options, flex_kernel, gather_kernel, run_lowered, triton_kernel
 from weft.kernels.plan import KERNELS, Kernel, Plan, Request, plan
 from weft.kernels.sdpa import torch_attention
 from weft.patterns import Causal, Full, Pattern
@@ -78,11 +79,12 @@ def _attend_one(
         return _dense(q, k, v, pattern, labels, options)
     assert chosen.lowered is not None
     options = replace(options, block=chosen.block)
-    if chosen.kernel == "flex":
-        if options.dropout:
-            raise Unsupported("the flex kernel has no dropout; use kernel='gather' or dropout=0")
-        return run_lowered(q, k, v, chosen.lowered, flex_kernel, labels, options)
-    return run_lowered(q, k, v, chosen.lowered, gather_kernel, labels, options)
+    if options.dropout and chosen.kernel != "gather":
+        raise Unsupported(
+            f"the {chosen.kernel} kernel has no dropout; use kernel='gather' or dropout=0"
+        )
+    kernels = {"gather": gather_kernel, "flex": flex_kernel, "triton": triton_kernel}
+    return run_lowered(q, k, v, chosen.lowered, kernels[chosen.kernel], labels, options)
 
 
 def _attend_per_head(
@@ -177,6 +179,7 @@ def _request(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, options: Options
         biased=options.bias is not None,
         dropout=options.dropout,
         lse=options.lse,
+        width=q.shape[3],
     )
 
 

@@ -31,14 +31,9 @@ from weft.patterns.lower import Part
 from weft.patterns.order import Order
 from weft.patterns.region import Bools, Ints
 
-BLOCKS = (128, 64)  # block sizes the kernel is used with, the faster per pair first
+BLOCKS = (128,)  # block sizes the kernel is used with
 _PROCESSORS = 132
 _LEAST_SHARE = 16  # rows that a copy of a key block serves, at least
-# Tiles may not be larger than the blocks of the mask; at 128 torch's own choice stands.
-_OPTIONS: dict[int, dict[str, Any]] = {
-    128: {},
-    64: {f"BLOCK_{side}": 64 for side in ("M", "N", "M1", "N1", "M2", "N2")},
-}
 
 
 def flex_part(
@@ -76,7 +71,7 @@ def flex_part(
     sizes = (q.shape[2], k.shape[2])
     mask = _block_mask(lists, sizes, block, test, labels)
     key = (part.pattern, type(part.rows), type(part.cols), lists.copied is None, labels is None)
-    return _call((*key, block), q.device)(q, k, v, mask, score, scale, _OPTIONS[block])
+    return _call((*key, block), q.device)(q, k, v, mask, score, scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +195,7 @@ def _padded(row: Ints, col: Ints, full: Bools, rows: int) -> list[NDArray[np.int
 
 
 def _run(
-    q: Tensor, k: Tensor, v: Tensor, mask: BlockMask, score: Any, scale: float, tiles: Any
+    q: Tensor, k: Tensor, v: Tensor, mask: BlockMask, score: Any, scale: float
 ) -> tuple[Tensor, Tensor]:
     out, extra = flex_attention(
         q,
@@ -210,7 +205,6 @@ def _run(
         block_mask=mask,
         scale=scale,
         enable_gqa=q.shape[1] != k.shape[1],
-        kernel_options=tiles or None,
         return_aux=AuxRequest(lse=True),
     )
     return out, extra.lse

@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from weft.errors import Unsupported
 from weft.kernels.bias import Bias
+from weft.kernels.block_sparse import block_sparse_attention, block_sparse_part, can_run
 from weft.kernels.flex import flex_part
 from weft.kernels.gather import gather_attention
 from weft.kernels.labels import Labels, make_labels
@@ -45,8 +47,13 @@ def run_lowered(
     options: Options,
 ) -> tuple[Tensor, Tensor]:
     """Parts merge; the rows apart replace theirs."""
-    parts = [_run_part(q, k, v, part, kernel, labels, options) for part in lowered.parts]
-    out, lse = merge(parts)
+    n, m = q.shape[2], k.shape[2]
+    if kernel is triton_kernel and all(can_run(part, n, m) for part in lowered.parts):
+        settings = {"block": options.block, "scale": options.scale, "labels": labels}
+        out, lse = block_sparse_attention(q, k, v, lowered, **settings)
+    else:
+        parts = [_run_part(q, k, v, part, kernel, labels, options) for part in lowered.parts]
+        out, lse = merge(parts)
     if lowered.apart is None:
         return out, lse
     rows = _index(lowered.apart.rows, -1, 0, q.device)
@@ -186,3 +193,18 @@ def flex_kernel(
     return flex_part(
         q, k, v, part, block=options.block, scale=options.scale, labels=labels, bias=bias
     )
+
+
+def triton_kernel(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    part: Part,
+    labels: Labels | None,
+    bias: Bias | None,
+    options: Options,
+) -> tuple[Tensor, Tensor]:
+    """One part by our own kernels."""
+    if bias is not None:
+        raise Unsupported("the triton kernel takes no bias; use kernel='flex' or 'auto'")
+    return block_sparse_part(q, k, v, part, block=options.block, scale=options.scale, labels=labels)

@@ -7,13 +7,16 @@ from typing import Literal
 
 import torch
 
+from weft.kernels.block_sparse import BLOCKS as TRITON_BLOCKS
+from weft.kernels.block_sparse import WIDTHS
 from weft.kernels.flex import BLOCKS as FLEX_BLOCKS
 from weft.patterns import Causal, Full, Pattern
 from weft.patterns.lower import Lowered, lower
 
-Kernel = Literal["auto", "dense", "sdpa", "gather", "flex"]
-KERNELS = ("auto", "dense", "sdpa", "gather", "flex")
+Kernel = Literal["auto", "dense", "sdpa", "gather", "flex", "triton"]
+KERNELS = ("auto", "dense", "sdpa", "gather", "flex", "triton")
 GATHER_BLOCK = 128
+BLOCKS = {"flex": FLEX_BLOCKS, "triton": TRITON_BLOCKS}
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Speed:
     small_blocks: float = 1.0  # how much slower a pair is in blocks of 64
 
 
-SPEEDS = {"cpu": Speed(1.2, 20_000, 0), "cuda": Speed(2.0, 400_000, 132, 1.5)}
+SPEEDS = {"cpu": Speed(1.2, 20_000, 0), "cuda": Speed(1.6, 200_000, 132, 1.3)}
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class Request:
     biased: bool
     dropout: float
     lse: bool
+    width: int = 64  # of a head
 
 
 def plan(request: Request, kernel: Kernel = "auto") -> Plan:
@@ -66,7 +70,7 @@ def plan(request: Request, kernel: Kernel = "auto") -> Plan:
         return Plan(kernel, "asked for", lowered, block)
     if type(request.pattern) in (Full, Causal):
         return _dense_plan(request, "no key is left out")
-    kernel = "flex" if request.device == "cuda" and _flex_can(request) else "gather"
+    kernel = _sparse_kernel(request)
     lowered, block, price = _lowered(request, kernel)
     share = price / (request.n * request.m)
     if share >= 1.0:
@@ -79,7 +83,7 @@ def _lowered(request: Request, kernel: str) -> tuple[Lowered, int, float]:
     speed = SPEEDS["cuda" if request.device == "cuda" else "cpu"]
     lanes = speed.lanes / (request.batch * request.heads)
     choices = []
-    for block in FLEX_BLOCKS if kernel == "flex" else (GATHER_BLOCK,):
+    for block in BLOCKS.get(kernel, (GATHER_BLOCK,)):
         lowered = lower(request.pattern, request.n, request.m, block, speed.overhead, lanes)
         slower = speed.slower * (1.0 if block == 128 else speed.small_blocks)
         price = slower * lowered.price(block, speed.overhead, lanes)
@@ -92,14 +96,19 @@ def _dense_plan(request: Request, why: str) -> Plan:
     if not request.lse:
         return Plan("sdpa", why)
     if request.device == "cuda":
-        if _flex_can(request):
-            lowered, block, _ = _lowered(request, "flex")
-            return Plan("flex", f"{why}; flex returns the log-sum-exp", lowered, block)
+        kernel = _sparse_kernel(request)
+        if kernel != "gather":
+            lowered, block, _ = _lowered(request, kernel)
+            return Plan(kernel, f"{why}; {kernel} returns the log-sum-exp", lowered, block)
         return Plan("dense", f"{why}; the log-sum-exp is asked for")
     if request.biased or request.dropout:
         return Plan("dense", f"{why}; the log-sum-exp is asked for")
     return Plan("sdpa", why)
 
 
-def _flex_can(request: Request) -> bool:
-    return not request.dropout and request.dtype != torch.float64
+def _sparse_kernel(request: Request) -> str:
+    """Our own kernels where they can, FlexAttention for a bias, gather for the rest."""
+    if request.device != "cuda" or request.dropout or request.dtype == torch.float64:
+        return "gather"
+    half = request.dtype in (torch.float16, torch.bfloat16)
+    return "triton" if half and request.width in WIDTHS and not request.biased else "flex"

@@ -1,0 +1,334 @@
+"""Block-sparse attention by our own Triton kernels: a layout in, values and gradients out.
+
+The lists of visible blocks come from the block calculus; blocks that are only partly visible carry
+a tile of booleans, evaluated once, equal tiles stored once. So one compiled kernel serves every
+pattern: nothing is compiled anew for a pattern or a length, and a call costs a few launches.
+
+Parts of a lowered pattern run one after another, each continuing the softmax of the one before, so
+nothing has to be merged. Going back, all use the final log-sum-exp: with P = exp(S − lse) the
+gradient of a part needs nothing from the others. A key block that very many rows read is shared
+out, and its shares add up in float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from weft.kernels.labels import Labels
+from weft.patterns.layout import Layout
+from weft.patterns.lower import Lowered, Part
+from weft.patterns.order import Order
+from weft.patterns.region import Bools, Ints
+
+BLOCKS = (128, 64)  # block sizes the kernels are used with, the faster per pair first
+WIDTHS = (16, 32, 64, 128)
+LOG2E = 1.4426950408889634
+_PROCESSORS = 132
+_LEAST_SHARE = 16  # rows that one program takes of a key block, at least
+# (keys or queries per step, warps, stages) of the three kernels, by block size.
+TUNING = {
+    128: {"forward": (64, 4, 3), "dq": (64, 8, 2), "dkdv": (64, 8, 2)},
+    64: {"forward": (64, 4, 3), "dq": (64, 4, 2), "dkdv": (64, 4, 2)},
+}
+
+
+def can_run(part: Part, n: int, m: int) -> bool:
+    """Whether the kernels take this part: rows as they stand or folded evenly, any keys."""
+    return type(part.rows) is Order and (part.fold == 1 or n == m == part.fold * part.length)
+
+
+def block_sparse_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lowered: Lowered,
+    *,
+    block: int,
+    scale: float,
+    labels: Labels | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(b, h, n, d), (b, g, m, d) twice -> values (b, h, n, d) and log-sum-exp (b, h, n)."""
+    lines = q.shape[0] * k.shape[1]
+    steps = tuple(
+        Step(part.fold, _lists(part, block, lines, q.device), _chosen(part, k.shape[2], q.device))
+        for part in lowered.parts
+    )
+    return _BlockSparse.apply(q, k, v, steps, scale, labels)
+
+
+def block_sparse_part(
+    q: Tensor, k: Tensor, v: Tensor, part: Part, *, block: int, scale: float, labels: Labels | None
+) -> tuple[Tensor, Tensor]:
+    """The same for one part whose q, k and v stand in its order already."""
+    lists = _lists(part, block, q.shape[0] * k.shape[1], q.device)
+    return _BlockSparse.apply(q, k, v, (Step(1, lists, None),), scale, labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Lists:
+    """The visible blocks of a layout, by row and by shares of columns, on a device."""
+
+    block: int
+    rows: int
+    start: Tensor  # (rows + 1,) where the list of each row begins
+    middle: Tensor  # (rows,) where its full blocks begin
+    cols: Tensor  # (visible,) key block of each entry
+    tile_of: Tensor  # (visible,) tile of each entry that is partial
+    order: Tensor  # (rows,) longest rows first
+    shares: tuple[Tensor, ...]  # column, first, middle, last, place in the shared sums or −1
+    back_rows: Tensor  # (visible,) query block of each entry, by column
+    back_tiles: Tensor
+    tiles: Tensor  # (tiles, block, block) uint8
+    shared: Ints  # columns that several shares work on
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One part as the kernels run it: `fold` sequences, over all keys or over chosen ones."""
+
+    fold: int
+    lists: Lists
+    chosen: Tensor | None
+
+
+class _BlockSparse(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        steps: tuple[Step, ...],
+        scale: float,
+        labels: Labels | None,
+    ) -> tuple[Tensor, Tensor]:
+        from weft.kernels.block_sparse_triton import forward_kernel
+
+        b, h, n, _ = q.shape
+        out, lse = _like(q), q.new_empty(b, h, n, dtype=torch.float32)
+        for at, step in enumerate(steps):
+            pk, pv, pl = _keys(step, k, v, labels, n)
+            _launch(forward_kernel, "forward", step, q, pk, scale, pl)(
+                (q, pk, pv, out, lse), (q, pk, pv, out, lse), INIT=at > 0
+            )
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.steps, ctx.scale, ctx.labels = steps, scale, labels
+        ctx.set_materialize_grads(False)
+        return out, lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+        from weft.kernels.block_sparse_triton import key_gradient_kernel, query_gradient_kernel
+
+        q, k, v, out, lse = ctx.saved_tensors
+        dout = torch.zeros_like(out) if dout is None else _last_axis_contiguous(dout)
+        dq, dk, dv, delta = _like(q), _like(k), _like(v), torch.empty_like(lse)
+        dlse = None if dlse is None else dlse.to(lse.dtype).contiguous()
+        for at, step in enumerate(ctx.steps):
+            pk, pv, pl = _keys(step, k, v, ctx.labels, q.shape[2])
+            _launch(query_gradient_kernel, "dq", step, q, pk, ctx.scale, pl)(
+                (q, pk, pv, out, dout, lse, lse if dlse is None else dlse, delta, dq),
+                (q, pk, pv, out, dout, lse, dq),
+                FIRST=at == 0,
+                HAS_DLSE=dlse is not None,
+            )
+            launch = _launch(key_gradient_kernel, "dkdv", step, q, pk, ctx.scale, pl)
+            _key_gradients(launch, step, (q, pk, pv, dout, lse, delta), dk, dv, at == 0)
+        return dq, dk, dv, None, None, None
+
+
+def _key_gradients(
+    launch: Any,
+    step: Step,
+    given: tuple[Tensor, ...],
+    dk: Tensor,
+    dv: Tensor,
+    first: bool,
+) -> None:
+    """dk and dv of one part, added to what the parts before it left."""
+    chosen, fold, plan = step.chosen, step.fold, step.lists
+    own_k, own_v = (dk, dv) if chosen is None else (_like(x) for x in given[1:3])
+    b, g, _, d = dk.shape
+    size = (b, fold, g, len(plan.shared), 2, plan.block, d)
+    shared = dk.new_zeros(size, dtype=torch.float32)
+    add = not first and chosen is None
+    launch((*given, own_k, own_v, shared), (*given[:5], own_k, own_v), ADD=add, shared=shared)
+    for at, column in enumerate(plan.shared.tolist()):
+        for grad, total in ((own_k, shared[..., at, 0, :, :]), (own_v, shared[..., at, 1, :, :])):
+            # (b, fold, g, length, d): the sequences of the part, as a view.
+            lines = grad.unflatten(2, (-1, fold)).permute(0, 3, 1, 2, 4)
+            place = lines[..., column * plan.block : (column + 1) * plan.block, :]
+            total = total[..., : place.shape[-2], :]
+            place.copy_(place + total if add else total)
+    if chosen is not None:
+        for whole, own in ((dk, own_k), (dv, own_v)):
+            if first:
+                whole.zero_()
+            whole.index_add_(2, chosen, own)
+
+
+def _keys(
+    step: Step, k: Tensor, v: Tensor, labels: Labels | None, n: int
+) -> tuple[Tensor, Tensor, Labels | None]:
+    """The keys and values that the part selects, and the labels of all queries and these keys."""
+    chosen = step.chosen
+    if labels is not None:
+        labels = labels.take(None, chosen)
+        labels = Labels(labels.queries.expand(-1, n).contiguous(), labels.keys.contiguous())
+    if chosen is None:
+        return k, v, labels
+    return k.index_select(2, chosen), v.index_select(2, chosen), labels
+
+
+def _like(x: Tensor) -> Tensor:
+    """An empty (b, h, n, d) whose memory is (b, n, h, d): what a projection reads and writes."""
+    b, h, n, d = x.shape
+    return x.new_empty(b, n, h, d).transpose(1, 2)
+
+
+def _last_axis_contiguous(x: Tensor) -> Tensor:
+    """x (b, h, n, d) in memory order (b, n, h, d)."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def _launch(
+    kernel: Any,
+    name: str,
+    step: Step,
+    q: Tensor,
+    k: Tensor,
+    scale: float,
+    labels: Labels | None,
+) -> Any:
+    """A function that starts a kernel: its tensors, then those whose strides it wants."""
+    plan, fold, d = step.lists, step.fold, q.shape[3]
+    stride, warps, stages = TUNING[plan.block][name]
+    b, h, g, n, m = q.shape[0], q.shape[1], k.shape[1], q.shape[2] // fold, k.shape[2] // fold
+    marks = (plan.cols, plan.cols) if labels is None else (labels.queries, labels.keys)
+    settings = {
+        "BLOCK": plan.block,
+        "STEP": stride,
+        "WIDTH": d,
+        "EVEN": n % plan.block == 0 and m % plan.block == 0,
+        "LABELLED": labels is not None,
+        "num_warps": warps,
+        "num_stages": stages,
+    }
+
+    def start(tensors: tuple[Tensor, ...], strided: tuple[Tensor, ...], **more: Any) -> None:
+        strides = [y for x in strided for y in (x.stride(0), x.stride(1), fold * x.stride(2))]
+        if name == "dkdv":
+            lists = (*plan.shares, plan.back_rows, plan.back_tiles, plan.tiles)
+            strides.append(more.pop("shared").stride(2))
+            grid, heads = (len(plan.shares[0]), b * fold * g), g
+        else:
+            lists = (plan.start, plan.middle, plan.cols, plan.tile_of, plan.tiles, plan.order)
+            grid, heads = (plan.rows, b * fold * h), h
+        sizes = (heads, h // g, fold, n, m)
+        scales = (scale * LOG2E,) if name == "forward" else (scale * LOG2E, scale)
+        kernel[grid](*tensors, *strides, *lists, *marks, *sizes, *scales, **settings, **more)
+
+    return start
+
+
+@lru_cache(maxsize=256)
+@torch.inference_mode(False)
+def _chosen(part: Part, m: int, device: torch.device) -> Tensor | None:
+    """The keys that the part selects, None if it takes all."""
+    if part.fold > 1 or (type(part.cols) is Order and part.cols.count == m):
+        return None
+    return torch.as_tensor(part.cols.positions(), device=device)
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)  # what is kept must serve training as well
+def _lists(part: Part, block: int, lines: int, device: torch.device) -> Lists:
+    """The lists of a part; `lines` sequences (batch × key heads) run side by side."""
+    found = part.layout(block)
+    u, v = found.row_of, found.cols.astype(np.int64)
+    full = found.full.copy()
+    # Blocks that hang over the end are masked, so nothing beyond it counts.
+    full &= (u < found.rows - 1) | (found.queries % block == 0)
+    full &= (v < found.columns - 1) | (found.keys % block == 0)
+    tiles, tile_of = _tiles(part, block, u[~full], v[~full])
+    tile = np.full(len(u), -1)
+    tile[~full] = tile_of
+    by_row = np.lexsort((v, full, u))
+    by_col = np.lexsort((u, full, v))
+    start = np.searchsorted(u[by_row], np.arange(found.rows + 1))
+    middle = start[1:] - np.bincount(u[full], minlength=found.rows)
+    shares, shared = _shares(found, full, lines * part.fold)
+    order = np.argsort(-np.diff(start), kind="stable")
+
+    def put(x: Any, kind: Any = np.int32) -> Tensor:
+        return torch.as_tensor(np.ascontiguousarray(x, dtype=kind), device=device)
+
+    return Lists(
+        block=block,
+        rows=found.rows,
+        start=put(start),
+        middle=put(middle),
+        cols=put(v[by_row]),
+        tile_of=put(tile[by_row]),
+        order=put(order),
+        shares=tuple(put(x) for x in shares),
+        back_rows=put(u[by_col]),
+        back_tiles=put(tile[by_col]),
+        tiles=put(tiles, np.uint8),
+        shared=shared,
+    )
+
+
+def _shares(found: Layout, full: Bools, lines: int) -> tuple[tuple[Ints, ...], Ints]:
+    """Columns cut into shares of at most `most` blocks, longest first; and the columns cut.
+
+    Every column gets a share, an empty one too: its gradient is written as 0.
+    """
+    v = found.cols.astype(np.int64)
+    counts = np.bincount(v, minlength=found.columns)
+    halves = np.bincount(v[~full], minlength=found.columns)
+    begin = np.cumsum(counts) - counts
+    # A column should take no longer than half of what each processor has to do anyway.
+    most = max(_LEAST_SHARE, len(v) * lines // (2 * _PROCESSORS))
+    pieces = np.maximum(1, -(-counts // most))
+    column = np.repeat(np.arange(found.columns), pieces)
+    number = np.arange(len(column)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    first = begin[column] + number * most
+    last = np.minimum(first + most, begin[column] + counts[column])
+    middle = np.clip(begin[column] + halves[column], first, last)
+    shared = np.flatnonzero(pieces > 1)
+    place = np.full(found.columns, -1)
+    place[shared] = np.arange(len(shared))
+    order = np.argsort(first - last, kind="stable")
+    return tuple(x[order] for x in (column, first, middle, last, place[column])), shared
+
+
+def _tiles(part: Part, block: int, u: Ints, v: Ints) -> tuple[np.ndarray, Ints]:
+    """What the partial blocks (u, v) see, equal tiles once; and the tile of each."""
+    rows, cols = part.rows.positions(), part.cols.positions()
+    step = np.arange(block)
+    known: dict[bytes, int] = {}
+    tiles, index = [], np.zeros(len(u), dtype=np.int64)
+    for at in range(0, len(u), 64):
+        i = u[at : at + 64, None] * block + step
+        j = v[at : at + 64, None] * block + step
+        inside = (i < len(rows))[:, :, None] & (j < len(cols))[:, None, :]
+        i_at, j_at = rows[np.minimum(i, len(rows) - 1)], cols[np.minimum(j, len(cols) - 1)]
+        seen = part.pattern.sees(i_at[:, :, None], j_at[:, None, :], part.length) & inside
+        for a, tile in enumerate(np.packbits(seen, axis=-1)):
+            key = tile.tobytes()
+            if key not in known:
+                known[key] = len(tiles)
+                tiles.append(seen[a])
+            index[at + a] = known[key]
+    if not tiles:
+        tiles.append(np.ones((block, block), dtype=bool))
+    return np.stack(tiles), index

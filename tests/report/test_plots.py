@@ -1,0 +1,58 @@
+"""Plots: the lines are the rows."""
+
+import sys
+
+import pytest
+from bench_rows import row, some_rows
+
+from weft.errors import WeftError
+from weft.report import plot_bench
+from weft.report.plots import draw_bench
+
+
+def lines_of(axes):
+    return {
+        line.get_label(): list(zip(*map(list, line.get_data()), strict=True))
+        for line in axes.get_lines()
+    }
+
+
+def test_the_lines_are_the_rows():
+    figure = draw_bench(some_rows())
+    forward, both, memory = figure.axes
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        "forward",
+        "forward + backward",
+        "peak memory of forward + backward",
+    ]
+    found = lines_of(forward)
+    assert found["dense (SDPA)"] == [(1024, 0.004), (4096, 0.064)]
+    assert found["longformer"] == [(1024, 0.001), (4096, 0.0042)]
+    assert found["sliding(window=8) | keys(first=1), core"] == [(4096, 0.002)]
+    assert "fnet" not in found
+    assert lines_of(both) == {"dense (SDPA)": [(1024, 0.010)], "longformer": [(1024, 0.015)]}
+    assert lines_of(memory) == {"dense (SDPA)": [(4096, 3 * 2**20)]}
+    assert all(axes.get_xscale() == axes.get_yscale() == "log" for axes in figure.axes)
+    assert {text.get_text() for text in figure.legends[0].get_texts()} == set(found)
+
+
+def test_a_file_is_whole_or_absent(tmp_path):
+    path = tmp_path / "new" / "bench.png"
+    plot_bench(some_rows(), path)
+    assert path.read_bytes()[:4] == b"\x89PNG"
+    assert [p.name for p in path.parent.iterdir()] == ["bench.png"]
+    plot_bench(some_rows(), path.with_suffix(".svg"))
+    assert "<svg" in path.with_suffix(".svg").read_text()[:1000]
+
+
+def test_what_cannot_be_plotted(tmp_path):
+    with pytest.raises(WeftError, match=r"\.png or \.svg"):
+        plot_bench(some_rows(), tmp_path / "bench.txt")
+    with pytest.raises(WeftError, match="no row holds a number"):
+        plot_bench([row("full", 64, error="broken")], tmp_path / "bench.png")
+
+
+def test_without_matplotlib_the_way_out_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(WeftError, match=r'pip install "weft\[plot\]"'):
+        plot_bench(some_rows(), tmp_path / "bench.png")
