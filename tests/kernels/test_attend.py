@@ -248,7 +248,7 @@ Q = torch.zeros(2, 4, 10, 8)
         ((Q, Q, Q), {"valid": Q[:, 0, :9, 0] == 0}, "valid is (batch, keys) = (2, 10); got (2, 9)"),
         ((Q, Q, Q), {"valid": Q[:, 0, :, 0]}, "valid is boolean, True where a key is real; got"),
         ((Q, Q, Q), {"segments": Q[0, 0, :, 0]}, "segments is (batch, keys) = (2, 10); got (10,)"),
-        ((Q, Q, Q), {"kernel": "fast"}, "kernel is one of auto, dense, sdpa, gather, flex; got"),
+        ((Q, Q, Q), {"kernel": "fast"}, "kernel is one of auto, dense, sdpa, gather, flex"),
         ((Q, Q, Q, PerHead(*[Causal()] * 3)), {}, "4 heads is no multiple of 3 patterns"),
         ((Q, Q, Q), {"kernel": "flex", "dropout": 0.1}, "the flex kernel has no dropout"),
     ],

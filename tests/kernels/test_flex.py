@@ -163,8 +163,8 @@ def test_selected_keys_know_their_positions():
 @pytest.mark.long
 @pytest.mark.parametrize("block", [64, 128])
 def test_compiled_on_a_cpu(monkeypatch, block):
-    """The compiled kernel visits the listed blocks alone; torch 2.13's misreads permuted tensors,
-    so they are made contiguous. It returns no log-sum-exp and wants lists as wide as the keys."""
+    """The compiled kernel visits the listed blocks alone, whatever the strides of its inputs. On a
+    CPU it returns no log-sum-exp and wants lists as wide as the keys."""
     compiled = torch.compile(flex_attention, fullgraph=True)
 
     def run(q, k, v, mask, score, scale):

@@ -34,8 +34,8 @@ _PROCESSORS = 132
 _LEAST_SHARE = 16  # rows that one program takes of a key block, at least
 # (keys or queries per step, warps, stages) of the three kernels, by block size.
 TUNING = {
-    128: {"forward": (64, 4, 3), "dq": (64, 8, 2), "dkdv": (64, 8, 2)},
-    64: {"forward": (64, 4, 3), "dq": (64, 4, 2), "dkdv": (64, 4, 2)},
+    128: {"forward": (128, 4, 2), "dq": (64, 8, 2), "dkdv": (64, 8, 2)},
+    64: {"forward": (64, 4, 2), "dq": (32, 4, 3), "dkdv": (64, 4, 3)},
 }
 
 
@@ -53,14 +53,20 @@ def block_sparse_attention(
     block: int,
     scale: float,
     labels: Labels | None = None,
+    instead: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(b, h, n, d), (b, g, m, d) twice -> values (b, h, n, d) and log-sum-exp (b, h, n)."""
+    """(b, h, n, d), (b, g, m, d) twice -> values (b, h, n, d) and log-sum-exp (b, h, n).
+
+    `instead` holds indices (r,) of queries and the values (b, h, r, d) that stand there instead;
+    the log-sum-exp of these rows means nothing then.
+    """
+    rows, values = instead or (None, None)
     lines = q.shape[0] * k.shape[1]
     steps = tuple(
         Step(part.fold, _lists(part, block, lines, q.device), _chosen(part, k.shape[2], q.device))
         for part in lowered.parts
     )
-    return _BlockSparse.apply(q, k, v, steps, scale, labels)
+    return _BlockSparse.apply(q, k, v, values, steps, scale, labels, rows)
 
 
 def block_sparse_part(
@@ -68,7 +74,7 @@ def block_sparse_part(
 ) -> tuple[Tensor, Tensor]:
     """The same for one part whose q, k and v stand in its order already."""
     lists = _lists(part, block, q.shape[0] * k.shape[1], q.device)
-    return _BlockSparse.apply(q, k, v, (Step(1, lists, None),), scale, labels)
+    return _BlockSparse.apply(q, k, v, None, (Step(1, lists, None),), scale, labels, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +91,8 @@ class Lists:
     shares: tuple[Tensor, ...]  # column, first, middle, last, place in the shared sums or −1
     back_rows: Tensor  # (visible,) query block of each entry, by column
     back_tiles: Tensor
-    tiles: Tensor  # (tiles, block, block) uint8
+    tiles: Tensor  # (tiles, block, block) uint8, queries × keys
+    back: Tensor  # the same, keys × queries
     shared: Ints  # columns that several shares work on
 
 
@@ -105,9 +112,11 @@ class _BlockSparse(torch.autograd.Function):
         q: Tensor,
         k: Tensor,
         v: Tensor,
+        values: Tensor | None,
         steps: tuple[Step, ...],
         scale: float,
         labels: Labels | None,
+        rows: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         from weft.kernels.block_sparse_triton import forward_kernel
 
@@ -118,7 +127,11 @@ class _BlockSparse(torch.autograd.Function):
             _launch(forward_kernel, "forward", step, q, pk, scale, pl)(
                 (q, pk, pv, out, lse), (q, pk, pv, out, lse), INIT=at > 0
             )
-        ctx.save_for_backward(q, k, v, out, lse)
+        if rows is not None:
+            out.index_copy_(2, rows, values)
+            # So all weights of these rows are 0, and nothing flows back through them.
+            lse.index_fill_(2, rows, float("inf"))
+        ctx.save_for_backward(q, k, v, out, lse, rows)
         ctx.steps, ctx.scale, ctx.labels = steps, scale, labels
         ctx.set_materialize_grads(False)
         return out, lse
@@ -128,7 +141,7 @@ class _BlockSparse(torch.autograd.Function):
     def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
         from weft.kernels.block_sparse_triton import key_gradient_kernel, query_gradient_kernel
 
-        q, k, v, out, lse = ctx.saved_tensors
+        q, k, v, out, lse, rows = ctx.saved_tensors
         dout = torch.zeros_like(out) if dout is None else _last_axis_contiguous(dout)
         dq, dk, dv, delta = _like(q), _like(k), _like(v), torch.empty_like(lse)
         dlse = None if dlse is None else dlse.to(lse.dtype).contiguous()
@@ -142,7 +155,8 @@ class _BlockSparse(torch.autograd.Function):
             )
             launch = _launch(key_gradient_kernel, "dkdv", step, q, pk, ctx.scale, pl)
             _key_gradients(launch, step, (q, pk, pv, dout, lse, delta), dk, dv, at == 0)
-        return dq, dk, dv, None, None, None
+        dvalues = None if rows is None else dout.index_select(2, rows)
+        return dq, dk, dv, dvalues, None, None, None, None
 
 
 def _key_gradients(
@@ -226,7 +240,7 @@ def _launch(
     def start(tensors: tuple[Tensor, ...], strided: tuple[Tensor, ...], **more: Any) -> None:
         strides = [y for x in strided for y in (x.stride(0), x.stride(1), fold * x.stride(2))]
         if name == "dkdv":
-            lists = (*plan.shares, plan.back_rows, plan.back_tiles, plan.tiles)
+            lists = (*plan.shares, plan.back_rows, plan.back_tiles, plan.back)
             strides.append(more.pop("shared").stride(2))
             grid, heads = (len(plan.shares[0]), b * fold * g), g
         else:
@@ -283,6 +297,7 @@ def _lists(part: Part, block: int, lines: int, device: torch.device) -> Lists:
         back_rows=put(u[by_col]),
         back_tiles=put(tile[by_col]),
         tiles=put(tiles, np.uint8),
+        back=put(tiles.transpose(0, 2, 1), np.uint8),
         shared=shared,
     )
 

@@ -20,61 +20,27 @@ import triton.language as tl
 
 @triton.jit
 def _seen(
-    tiles,
-    tile,
-    i,
-    j,
-    query_labels,
-    key_labels,
-    rows,
-    cols,
-    n,
-    m,
-    fold,
-    BLOCK: tl.constexpr,
-    MASKED: tl.constexpr,
-    LABELLED: tl.constexpr,
-):
-    """What rows i and columns j of one block see; `rows` and `cols` are tensor indices."""
+    tiles, tile, i, j, row_labels, col_labels, rows, cols, n, m, fold,
+    BLOCK: tl.constexpr, MASKED: tl.constexpr, LABELLED: tl.constexpr,
+):  # fmt: skip
+    """What rows i and columns j of one tile see; `rows` and `cols` are their tensor indices."""
     seen = (i[:, None] >= 0) & (j[None, :] >= 0)
     if MASKED:
         seen = tl.load(tiles + tile * BLOCK * BLOCK + i[:, None] * BLOCK + j[None, :]) != 0
     if LABELLED:
-        a = tl.load(query_labels + rows * fold, mask=rows < n, other=-2)
-        b = tl.load(key_labels + cols * fold, mask=cols < m, other=-3)
+        a = tl.load(row_labels + rows * fold, mask=rows < n, other=-2)
+        b = tl.load(col_labels + cols * fold, mask=cols < m, other=-3)
         seen = seen & (a[:, None] == b[None, :])
     return seen
 
 
 @triton.jit
 def _walk_keys(
-    acc,
-    top,
-    total,
-    q,
-    k_base,
-    v_base,
-    k_stride,
-    v_stride,
-    first,
-    last,
-    cols,
-    tile_of,
-    tiles,
-    query_labels,
-    key_labels,
-    rows,
-    n,
-    m,
-    fold,
-    scale,
-    BLOCK: tl.constexpr,
-    STEP: tl.constexpr,
-    WIDTH: tl.constexpr,
-    EVEN: tl.constexpr,
-    MASKED: tl.constexpr,
-    LABELLED: tl.constexpr,
-):
+    acc, top, total, q, k_base, v_base, k_stride, v_stride, first, last, cols, tile_of, tiles,
+    query_labels, key_labels, rows, n, m, fold, scale,
+    BLOCK: tl.constexpr, STEP: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
+    MASKED: tl.constexpr, LABELLED: tl.constexpr,
+):  # fmt: skip
     """Online softmax of one block of queries over the blocks first..last of its list."""
     i = tl.arange(0, BLOCK)
     d = tl.arange(0, WIDTH)
@@ -92,21 +58,9 @@ def _walk_keys(
         scores = tl.dot(q, tl.trans(k)) * scale
         if MASKED or LABELLED:
             seen = _seen(
-                tiles,
-                tl.load(tile_of + entry),
-                i,
-                j,
-                query_labels,
-                key_labels,
-                rows,
-                at,
-                n,
-                m,
-                fold,
-                BLOCK,
-                MASKED,
-                LABELLED,
-            )
+                tiles, tl.load(tile_of + entry), i, j, query_labels, key_labels, rows, at, n, m,
+                fold, BLOCK, MASKED, LABELLED,
+            )  # fmt: skip
             scores = tl.where(seen, scores, float("-inf"))
         new_top = tl.maximum(top, tl.max(scores, 1))
         base = tl.where(new_top == float("-inf"), 0.0, new_top)
@@ -169,22 +123,6 @@ def forward_kernel(
 
 
 @triton.jit
-def _weights(
-    q, k, base, scale, tiles, tile, i, j, query_labels, key_labels, rows, cols, n, m, fold,
-    BLOCK: tl.constexpr, MASKED: tl.constexpr, LABELLED: tl.constexpr,
-):  # fmt: skip
-    """Softmax weights (queries × keys) from scores and the log-sum-exp in base 2."""
-    weights = tl.exp2(tl.dot(q, tl.trans(k)) * scale - base[:, None])
-    if MASKED or LABELLED:
-        seen = _seen(
-            tiles, tile, i, j, query_labels, key_labels, rows, cols, n, m, fold, BLOCK, MASKED,
-            LABELLED
-        )
-        weights = tl.where(seen, weights, 0.0)
-    return weights
-
-
-@triton.jit
 def _walk_keys_back(
     dq, q, dout, base, delta, k_base, v_base, k_stride, v_stride, first, last, cols, tile_of,
     tiles, query_labels, key_labels, rows, n, m, fold, scale,
@@ -205,12 +143,14 @@ def _walk_keys_back(
         else:
             k = tl.load(k_base + wide * k_stride + d[None, :], mask=at[:, None] < m, other=0)
             v = tl.load(v_base + wide * v_stride + d[None, :], mask=at[:, None] < m, other=0)
-        p = _weights(
-            q, k, base, scale, tiles, tl.load(tile_of + entry), i, j, query_labels, key_labels,
-            rows, at, n, m, fold, BLOCK, MASKED, LABELLED,
-        )  # fmt: skip
-        dp = tl.dot(dout, tl.trans(v))
-        ds = p * (dp - delta[:, None])
+        p = tl.exp2(tl.dot(q, tl.trans(k)) * scale - base[:, None])
+        if MASKED or LABELLED:
+            seen = _seen(
+                tiles, tl.load(tile_of + entry), i, j, query_labels, key_labels, rows, at, n, m,
+                fold, BLOCK, MASKED, LABELLED,
+            )  # fmt: skip
+            p = tl.where(seen, p, 0.0)
+        ds = p * (tl.dot(dout, tl.trans(v)) - delta[:, None])
         dq = tl.dot(ds.to(k.dtype), k, dq)
     return dq
 
@@ -297,14 +237,17 @@ def _walk_queries_back(
             base = base * 1.4426950408889634
             delta = tl.load(delta_base + at.to(tl.int64) * s_stride, mask=at < n, other=0)
         base = tl.where(base == float("-inf"), 0.0, base)
-        p = _weights(
-            q, k, base, scale, tiles, tl.load(tile_of + entry), i, j, query_labels, key_labels,
-            at, cols, n, m, fold, BLOCK, MASKED, LABELLED,
-        )  # fmt: skip
-        dv = tl.dot(tl.trans(p.to(dout.dtype)), dout, dv)
-        dp = tl.dot(dout, tl.trans(v))
-        ds = p * (dp - delta[:, None])
-        dk = tl.dot(tl.trans(ds.to(q.dtype)), q, dk)
+        # Keys × queries: the products below read p and ds as they come, without a transpose.
+        p = tl.exp2(tl.dot(k, tl.trans(q)) * scale - base[None, :])
+        if MASKED or LABELLED:
+            seen = _seen(
+                tiles, tl.load(tile_of + entry), j, i, key_labels, query_labels, cols, at, m, n,
+                fold, BLOCK, MASKED, LABELLED,
+            )  # fmt: skip
+            p = tl.where(seen, p, 0.0)
+        dv = tl.dot(p.to(dout.dtype), dout, dv)
+        ds = p * (tl.dot(v, tl.trans(dout)) - delta[None, :])
+        dk = tl.dot(ds.to(q.dtype), q, dk)
     return dk, dv
 
 

@@ -47,20 +47,23 @@ def run_lowered(
     options: Options,
 ) -> tuple[Tensor, Tensor]:
     """Parts merge; the rows apart replace theirs."""
-    n, m = q.shape[2], k.shape[2]
+    n, m, apart = q.shape[2], k.shape[2], lowered.apart
+    rows = own = own_lse = None
+    if apart is not None:
+        rows = _index(apart.rows, -1, 0, q.device)
+        own, own_lse = _run_apart(q, k, v, apart, kernel, labels, options)
     if kernel is triton_kernel and all(can_run(part, n, m) for part in lowered.parts):
         settings = {"block": options.block, "scale": options.scale, "labels": labels}
-        out, lse = block_sparse_attention(q, k, v, lowered, **settings)
+        instead = None if rows is None or options.lse else (rows, own)
+        out, lse = block_sparse_attention(q, k, v, lowered, instead=instead, **settings)
+        rows = rows if instead is None else None
     else:
         parts = [_run_part(q, k, v, part, kernel, labels, options) for part in lowered.parts]
         out, lse = merge(parts)
-    if lowered.apart is None:
-        return out, lse
-    rows = _index(lowered.apart.rows, -1, 0, q.device)
-    own, own_lse = _run_apart(q, k, v, lowered.apart, kernel, labels, options)
-    if own_lse is not None:
-        lse = lse.index_copy(2, rows, own_lse)
-    return out.index_copy(2, rows, own), lse
+    if rows is not None:
+        out = out.index_copy(2, rows, own)
+        lse = lse if own_lse is None else lse.index_copy(2, rows, own_lse)
+    return out, lse
 
 
 def _run_apart(

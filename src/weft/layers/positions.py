@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -94,10 +95,20 @@ class LinearBias(PositionScheme):
 
     def __init__(self, heads: int) -> None:
         super().__init__()
-        self.register_buffer("slopes", torch.tensor(alibi_slopes(heads)), persistent=False)
+        self.heads = heads
 
     def at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return -self.slopes[head] * (i - j).abs()
+        return -self.slopes(head.device)[head] * (i - j).abs()
+
+    def slopes(self, device: torch.device) -> Tensor:
+        """In float32 whatever the model's dtype: rounded slopes would bend with the distance."""
+        return _slopes(self.heads, device)
+
+
+@lru_cache(maxsize=32)
+@torch.inference_mode(False)
+def _slopes(heads: int, device: torch.device) -> Tensor:
+    return torch.tensor(alibi_slopes(heads), device=device)
 
 
 def alibi_slopes(heads: int) -> list[float]:
@@ -116,6 +127,20 @@ class T5Bias:
     buckets: int = 32
     max_distance: int = 128
     causal: bool = False
+
+    def __post_init__(self) -> None:
+        least = 2 if self.causal else 4
+        if self.buckets < least or (not self.causal and self.buckets % 2):
+            raise WeftError(
+                f"t5 needs at least {least} buckets, an even number in both directions; "
+                f"got buckets={self.buckets}"
+            )
+        near = self.buckets // (2 if self.causal else 4)
+        if self.max_distance <= near:
+            raise WeftError(
+                f"distances up to {near} have buckets of their own, so max_distance is larger; "
+                f"got max_distance={self.max_distance}"
+            )
 
     def build(self, heads: int, head_dim: int) -> BucketBias:
         """The module for this many heads."""

@@ -26,7 +26,7 @@ from weft.kernels.attend import attend
 from weft.kernels.dense import dense_attention
 from weft.kernels.merge import merge
 from weft.layers.padding import take
-from weft.layers.projection import split_heads
+from weft.layers.projection import join_heads, split_heads
 from weft.mixers.base import MIXERS, Frame, Traits
 from weft.mixers.pattern_mixer import PatternAttention
 from weft.patterns import Causal, Dilated, Full, Keys, Pattern, PerHead, Sliding
@@ -90,7 +90,7 @@ class Longformer:
         """Settings that the contract suite tests."""
         return (
             cls(window=9, global_first=2),
-            cls(window=(9,), dilation=(1, 3), global_first=0),
+            cls(window=(9,), dilation=(1, 3), global_first=0, global_projections=False),
             cls(window=12, global_first=1, global_projections=False),
         )
 
@@ -138,25 +138,41 @@ class LongformerAttention(PatternAttention):
             if is_global is not None:
                 raise WeftError("a causal longformer takes its global tokens from global_first")
             return super().mix(x, valid, context, context_valid)
-        q, k, v = self.heads(x)
         if is_global is None:
-            out = super().attention(q, k, v, valid, crossing=False)
-            count = min(self.config.global_first, x.shape[1])
-            chosen = torch.arange(count, device=x.device).expand(len(x), -1)  # (b, globals)
-            real = None
-        else:
-            if is_global.dtype != torch.bool:
-                raise WeftError(
-                    "is_global is boolean, True where a token is global; "
-                    f"got {is_global.dtype}: compare it first, mask > 0"
-                )
-            chosen, real = _listed(is_global if valid is None else is_global & valid)
-            out = self._window_and_globals(q, k, v, valid, is_global, chosen, real)
+            return self._leading(x, valid)
+        if is_global.dtype != torch.bool:
+            raise WeftError(
+                "is_global is boolean, True where a token is global; "
+                f"got {is_global.dtype}: compare it first, mask > 0"
+            )
+        q, k, v = self.heads(x)
+        chosen, real = _listed(is_global if valid is None else is_global & valid)
+        out = self._window_and_globals(q, k, v, valid, is_global, chosen, real)
         if chosen.shape[1]:
-            q, k, v = self._global_heads(x, q, k, v, chosen, shared=is_global is None)
+            q, k, v = self._global_heads(x, q, k, v, chosen)
             rows = attend(q, k, v, Full(), valid=valid, dropout=self.dropout)
             out = _replace(out, rows, chosen, real)
         return self.project.out(out)
+
+    def _leading(self, x: Tensor, valid: Tensor | None) -> Tensor:
+        """The leading tokens are global: slices instead of gathers, one product for all maps."""
+        count = min(self.config.global_first, x.shape[1])
+        own = self.own_projections and count > 0
+        further = (self.to_k_global, self.to_v_global) if own else ()
+        q, k, v, *apart = self.project.qkv(x, *further)
+        index = torch.arange(x.shape[1], device=x.device)
+        q, k = self.positions.rotate(q, index), self.positions.rotate(k, index)
+        out = super().attention(q, k, v, valid, crossing=False)
+        if not count:
+            return self.project.out(out)
+        q = q[:, :, :count]
+        if own:
+            q = split_heads(self.to_q_global(x[:, :count]), self.frame.heads)
+            q = self.positions.rotate(q, index[:count])
+            k, v = self.positions.rotate(apart[0], index), apart[1]
+        rows = attend(q, k, v, Full(), valid=valid, dropout=self.dropout)
+        joined = torch.cat((join_heads(rows), join_heads(out[:, :, count:])), dim=1)  # (b, n, c)
+        return self.project.to_out(joined)
 
     def _window_and_globals(
         self,
@@ -190,7 +206,7 @@ class LongformerAttention(PatternAttention):
         return self.positions.at(head, i, chosen[:, None, None, :])
 
     def _global_heads(
-        self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, shared: bool
+        self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, chosen: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """q of the global tokens (b, h, globals, d), and k and v of all."""
         if not self.own_projections:
@@ -199,8 +215,6 @@ class LongformerAttention(PatternAttention):
         k = split_heads(self.to_k_global(x), self.frame.kv_heads)
         v = split_heads(self.to_v_global(x), self.frame.kv_heads)
         k = self.positions.rotate(k, torch.arange(x.shape[1], device=x.device))
-        if shared:
-            return self.positions.rotate(q, chosen[0]), k, v
         rows = [self.positions.rotate(q[a : a + 1], chosen[a]) for a in range(len(q))]
         return torch.cat(rows), k, v
 
@@ -224,7 +238,7 @@ class LongformerAttention(PatternAttention):
         seen = (seen | is_global[:, None, None, :]) & real[:, None, None, :]  # (b, h, n, n)
         out = self.plain_scores(q, k, v, seen)
         every = torch.arange(n, device=x.device).expand(b, n)
-        q, k, v = self._global_heads(x, q, k, v, every, shared=True)
+        q, k, v = self._global_heads(x, q, k, v, every)
         apart = dense_attention(q, k, v, mask=real[:, None, None, :])[0]
         return self.project.out(torch.where(is_global[:, None, :, None], apart, out))
 

@@ -106,6 +106,8 @@ class PatternAttention(AttentionMixer):
 
     def state_size(self, tokens: int) -> int:
         """Keys and values of the positions that a later query can read."""
+        if not self.frame.causal or self.pattern.needs_length:
+            raise self._cannot_stream()
         count = int(self.needed(np.arange(tokens), tokens).sum())
         return 2 * count * self.frame.kv_heads * self.frame.head_dim
 

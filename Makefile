@@ -1,0 +1,37 @@
+# The two commands of the README: `make test` and `make demo`. Both set up what they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Some virtual machines announce AMX and refuse it; oneDNN must be told before torch is imported.
+export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
+
+.PHONY: test demo lint types check-long clean
+
+test: lint types
+	$(BIN)/python -m pytest -n 2
+
+demo: $(VENV)/ready
+	$(BIN)/python -m weft pattern "sliding(257) | global(first=64)" --length 4096 --png runs/longformer.png
+	$(BIN)/python -m weft pattern "causal & (sliding(128) | strided(128))" --length 4096 --png runs/strided.png
+	$(BIN)/python -m weft bench attention --lengths 1024,4096 --rounds 3 --out runs/demo.jsonl \
+		--mixers "sliding_window(window=256),longformer,sparse_transformer,linear_transformer"
+
+lint: $(VENV)/ready
+	$(BIN)/ruff check src tests benchmarks examples docs
+	$(BIN)/ruff format --check src tests benchmarks examples docs
+
+types: $(VENV)/ready
+	$(BIN)/pyright
+
+check-long: $(VENV)/ready
+	$(BIN)/python -m pytest -m "long and not gpu" -n 2
+
+$(VENV)/ready: pyproject.toml constraints.txt requirements-parity.txt
+	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch numpy
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --no-deps --requirement requirements-parity.txt
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs .pytest_cache .ruff_cache .hypothesis
