@@ -72,7 +72,7 @@ MEANINGS = [
 ]
 
 
-@pytest.mark.parametrize(("pattern", "meaning"), MEANINGS, ids=lambda p: str(p)[:30])
+@pytest.mark.parametrize(("pattern", "meaning"), MEANINGS, ids=[str(p)[:30] for p, _ in MEANINGS])
 def test_meaning(pattern, meaning):
     expected = np.array([[meaning(i, j) for j in range(N)] for i in range(N)])
     np.testing.assert_array_equal(truth(pattern, N, N), expected)

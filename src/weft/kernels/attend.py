@@ -71,6 +71,15 @@ def _attend_one(
     q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, options: Options
 ) -> tuple[Tensor, Tensor | None]:
     """All heads under one pattern."""
+    if type(pattern) in (Full, Causal) or options.kernel in ("dense", "sdpa"):
+        return _planned(q, k, v, pattern, options)
+    return _outside_the_graph(q, k, v, pattern, options)
+
+
+def _planned(
+    q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, options: Options
+) -> tuple[Tensor, Tensor | None]:
+    """Plan, then run the kernel."""
     labels = make_labels(options.valid, options.segments, q.shape[2])
     chosen = plan(_request(q, k, v, pattern, options), options.kernel)
     if chosen.kernel == "sdpa":
@@ -85,6 +94,10 @@ def _attend_one(
         )
     kernels = {"gather": gather_kernel, "flex": flex_kernel, "triton": triton_kernel}
     return run_lowered(q, k, v, chosen.lowered, kernels[chosen.kernel], labels, options)
+
+
+# Layouts are planned in numpy and kept: torch.compile leaves this call as it is.
+_outside_the_graph = torch.compiler.disable(_planned)
 
 
 def _attend_per_head(

@@ -40,7 +40,8 @@ class Axial:
         state="2 g d (n + open row)",
         exact=True,
         causal=True,
-        note="rows and columns pair positions of one sequence",
+        compiles=False,
+        note="lines pair positions of one sequence; its layout is planned outside the graph",
     )
 
     def __post_init__(self) -> None:

@@ -49,7 +49,8 @@ class BigBird:
         state="2 g d n",
         exact=True,
         causal=True,
-        note="blocks pair positions of one sequence",
+        compiles=False,
+        note="blocks pair positions of one sequence; its layout is planned outside the graph",
     )
 
     def __post_init__(self) -> None:

@@ -37,7 +37,8 @@ class BlockLocal:
         state="2 g d w",
         exact=True,
         causal=True,
-        note="blocks pair positions of one sequence",
+        compiles=False,
+        note="blocks pair positions of one sequence; its layout is planned outside the graph",
     )
 
     def __post_init__(self) -> None:

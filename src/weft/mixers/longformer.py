@@ -51,7 +51,8 @@ class Longformer:
         state="2 g d (w − 1 + globals)",
         exact=True,
         causal=True,
-        note="a window pairs positions of one sequence",
+        compiles=False,
+        note="a window pairs positions of one sequence; its layout is planned outside the graph",
     )
 
     def __post_init__(self) -> None:

@@ -38,7 +38,8 @@ class SlidingWindow:
         state="2 g d (w − 1 + sinks)",
         exact=True,
         causal=True,
-        note="a window pairs positions of one sequence",
+        compiles=False,
+        note="a window pairs positions of one sequence; its layout is planned outside the graph",
     )
 
     def __post_init__(self) -> None:

@@ -44,7 +44,8 @@ class SparseTransformer:
         state="2 g d n (strided), 2 g d (l + s n / l) (fixed)",
         exact=True,
         causal=True,
-        note="strides pair positions of one sequence",
+        compiles=False,
+        note="strides pair positions of one sequence; its layout is planned outside the graph",
     )
 
     def __post_init__(self) -> None:
