@@ -104,7 +104,7 @@ def test_values_and_gradients(pattern, n, m, block):
 )
 @pytest.mark.parametrize("labelled", [False, True])
 def test_parts_continue_one_softmax(pattern, parts, labelled):
-    n = 48
+    n = 64
     lowered = lower(pattern, n, n, 16)
     assert len(lowered.parts) == parts
     assert all(block_sparse.can_run(part, n, n) for part in lowered.parts)

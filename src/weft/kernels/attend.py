@@ -53,8 +53,7 @@ def attend(
     """
     _check(q, k, v, valid, segments, kernel, return_lse)
     options = Options(valid, segments, bias, _scale(q, scale), dropout, kernel, return_lse)
-    heads = [pattern.head(a, q.shape[1]) for a in range(q.shape[1])]
-    distinct = list(dict.fromkeys(heads))
+    heads, distinct = _by_head(pattern, q.shape[1])
     if q.shape[2] > k.shape[2] and distinct != [Full()]:
         raise WeftError(
             f"queries are the last of the positions that keys have; got {q.shape[2]} queries and "
@@ -65,6 +64,14 @@ def attend(
     else:
         out, lse = _attend_per_head(q, k, v, heads, distinct, options)
     return (out, lse) if return_lse else out
+
+
+def _by_head(pattern: Pattern, heads: int) -> tuple[list[Pattern], list[Pattern]]:
+    """The pattern of each head, and the distinct ones."""
+    if not pattern.per_head:
+        return [pattern] * heads, [pattern]
+    each = [pattern.head(a, heads) for a in range(heads)]
+    return each, list(dict.fromkeys(each))
 
 
 def _attend_one(

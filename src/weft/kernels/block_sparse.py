@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from weft.kernels.joint import empty_like_heads
 from weft.kernels.labels import Labels
 from weft.patterns.layout import Layout
 from weft.patterns.lower import Lowered, Part
@@ -34,7 +35,7 @@ _PROCESSORS = 132
 _LEAST_SHARE = 16  # rows that one program takes of a key block, at least
 # (keys or queries per step, warps, stages) of the three kernels, by block size.
 TUNING = {
-    128: {"forward": (128, 4, 2), "dq": (64, 8, 2), "dkdv": (64, 8, 2)},
+    128: {"forward": (128, 4, 2), "dq": (64, 8, 2), "dkdv": (128, 8, 2)},
     64: {"forward": (64, 4, 2), "dq": (32, 4, 3), "dkdv": (64, 4, 3)},
 }
 
@@ -61,11 +62,7 @@ def block_sparse_attention(
     the log-sum-exp of these rows means nothing then.
     """
     rows, values = instead or (None, None)
-    lines = q.shape[0] * k.shape[1]
-    steps = tuple(
-        Step(part.fold, _lists(part, block, lines, q.device), _chosen(part, k.shape[2], q.device))
-        for part in lowered.parts
-    )
+    steps = _steps(lowered, block, q.shape[0] * k.shape[1], k.shape[2], q.device)
     return _BlockSparse.apply(q, k, v, values, steps, scale, labels, rows)
 
 
@@ -143,7 +140,7 @@ class _BlockSparse(torch.autograd.Function):
 
         q, k, v, out, lse, rows = ctx.saved_tensors
         dout = torch.zeros_like(out) if dout is None else _last_axis_contiguous(dout)
-        dq, dk, dv, delta = _like(q), _like(k), _like(v), torch.empty_like(lse)
+        (dq, dk, dv), delta = empty_like_heads((q, k, v)), torch.empty_like(lse)
         dlse = None if dlse is None else dlse.to(lse.dtype).contiguous()
         for at, step in enumerate(ctx.steps):
             pk, pv, pl = _keys(step, k, v, ctx.labels, q.shape[2])
@@ -242,15 +239,26 @@ def _launch(
         if name == "dkdv":
             lists = (*plan.shares, plan.back_rows, plan.back_tiles, plan.back)
             strides.append(more.pop("shared").stride(2))
-            grid, heads = (len(plan.shares[0]), b * fold * g), g
+            grid, heads = (b * fold * g, len(plan.shares[0])), g
         else:
             lists = (plan.start, plan.middle, plan.cols, plan.tile_of, plan.tiles, plan.order)
-            grid, heads = (plan.rows, b * fold * h), h
+            grid, heads = (b * fold * h, plan.rows), h
         sizes = (heads, h // g, fold, n, m)
         scales = (scale * LOG2E,) if name == "forward" else (scale * LOG2E, scale)
         kernel[grid](*tensors, *strides, *lists, *marks, *sizes, *scales, **settings, **more)
 
     return start
+
+
+@lru_cache(maxsize=64)
+def _steps(
+    lowered: Lowered, block: int, lines: int, m: int, device: torch.device
+) -> tuple[Step, ...]:
+    """The parts as the kernels run them."""
+    return tuple(
+        Step(part.fold, _lists(part, block, lines, device), _chosen(part, m, device))
+        for part in lowered.parts
+    )
 
 
 @lru_cache(maxsize=256)
@@ -311,8 +319,8 @@ def _shares(found: Layout, full: Bools, lines: int) -> tuple[tuple[Ints, ...], I
     counts = np.bincount(v, minlength=found.columns)
     halves = np.bincount(v[~full], minlength=found.columns)
     begin = np.cumsum(counts) - counts
-    # A column should take no longer than half of what each processor has to do anyway.
-    most = max(_LEAST_SHARE, len(v) * lines // (2 * _PROCESSORS))
+    # A column should take no longer than a quarter of what each processor has to do anyway.
+    most = max(_LEAST_SHARE, len(v) * lines // (4 * _PROCESSORS))
     pieces = np.maximum(1, -(-counts // most))
     column = np.repeat(np.arange(found.columns), pieces)
     number = np.arange(len(column)) - np.repeat(np.cumsum(pieces) - pieces, pieces)

@@ -83,8 +83,8 @@ def forward_kernel(
     LABELLED: tl.constexpr, INIT: tl.constexpr,
 ):  # fmt: skip
     """Values and log-sum-exp of one block of queries of one head."""
-    u = tl.load(row_order + tl.program_id(0))
-    line = tl.program_id(1)
+    line = tl.program_id(0)
+    u = tl.load(row_order + tl.program_id(1))
     b, r = (line // (heads * fold)).to(tl.int64), (line // heads % fold).to(tl.int64)
     h = (line % heads).to(tl.int64)
     rows = u * BLOCK + tl.arange(0, BLOCK)
@@ -166,8 +166,8 @@ def query_gradient_kernel(
     LABELLED: tl.constexpr, FIRST: tl.constexpr, HAS_DLSE: tl.constexpr,
 ):  # fmt: skip
     """dq of one block of queries; the first part also writes delta = dout·out − dlse."""
-    u = tl.load(row_order + tl.program_id(0))
-    line = tl.program_id(1)
+    line = tl.program_id(0)
+    u = tl.load(row_order + tl.program_id(1))
     b, r = (line // (heads * fold)).to(tl.int64), (line // heads % fold).to(tl.int64)
     h = (line % heads).to(tl.int64)
     rows = u * BLOCK + tl.arange(0, BLOCK)
@@ -265,8 +265,8 @@ def key_gradient_kernel(
 
     A block that several shares work on collects in `shared`, (key heads, blocks, 2, BLOCK, WIDTH).
     """
-    seg = tl.program_id(0)
-    line = tl.program_id(1)
+    line = tl.program_id(0)
+    seg = tl.program_id(1)
     b, r = (line // (key_heads * fold)).to(tl.int64), (line // key_heads % fold).to(tl.int64)
     h = (line % key_heads).to(tl.int64)
     cols = tl.load(seg_col + seg) * BLOCK + tl.arange(0, BLOCK)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -61,6 +62,7 @@ class Request:
     width: int = 64  # of a head
 
 
+@lru_cache(maxsize=512)
 def plan(request: Request, kernel: Kernel = "auto") -> Plan:
     """The kernel for a request whose heads share one pattern."""
     if kernel in ("dense", "sdpa"):

@@ -6,9 +6,14 @@ Grouped: h query heads share g key heads, query head a reads key head a // (h / 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from weft.kernels.joint import joined
 
 # On a GPU, this many tokens make one wide product faster than several narrow ones.
 _WIDE = 1024
@@ -25,9 +30,9 @@ class Projections(nn.Module):
         self.to_v = nn.Linear(dim, kv_heads * head_dim, bias=bias)
         self.to_out = nn.Linear(heads * head_dim, dim, bias=bias)
 
-    def qkv(self, x: Tensor, *further: nn.Linear) -> list[Tensor]:
-        """q (b, h, n, d), k and v (b, g, n, d) of one sequence, and what further maps make."""
-        maps = (self.to_q, self.to_k, self.to_v, *further)
+    def qkv(self, x: Tensor) -> list[Tensor]:
+        """q (b, h, n, d), k and v (b, g, n, d) of one sequence."""
+        maps = (self.to_q, self.to_k, self.to_v)
         return [split_heads(y, y.shape[-1] // self.head_dim) for y in side_by_side(x, maps)]
 
     def q(self, x: Tensor) -> Tensor:
@@ -63,4 +68,28 @@ def side_by_side(x: Tensor, maps: tuple[nn.Linear, ...]) -> list[Tensor]:
         return [each(x) for each in maps]
     weight = torch.cat([each.weight for each in maps])
     bias = None if maps[0].bias is None else torch.cat([each.bias for each in maps])
-    return list(F.linear(x, weight, bias).split([each.out_features for each in maps], dim=-1))
+    sizes = [each.out_features for each in maps]
+    if torch.is_autocast_enabled("cuda") or torch.compiler.is_compiling():
+        return list(F.linear(x, weight, bias).split(sizes, dim=-1))
+    return list(_SideBySide.apply(x, weight, bias, sizes))
+
+
+class _SideBySide(torch.autograd.Function):
+    """F.linear and split; gradients that lie side by side already are not copied together."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, sizes: list[int]
+    ) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(x, weight)
+        ctx.biased = bias is not None
+        return F.linear(x, weight, bias).split(sizes, dim=-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        joint = joined(grads).flatten(0, 1)  # (b·n, widths)
+        dx = (joint @ weight).view_as(x)
+        dweight = joint.t() @ x.flatten(0, 1)
+        return dx, dweight, joint.sum(0) if ctx.biased else None, None

@@ -26,7 +26,7 @@ from weft.kernels.attend import attend
 from weft.kernels.dense import dense_attention
 from weft.kernels.merge import merge
 from weft.layers.padding import take
-from weft.layers.projection import join_heads, split_heads
+from weft.layers.projection import join_heads, side_by_side, split_heads
 from weft.mixers.base import MIXERS, Frame, Traits
 from weft.mixers.pattern_mixer import PatternAttention
 from weft.patterns import Causal, Dilated, Full, Keys, Pattern, PerHead, Sliding
@@ -156,21 +156,20 @@ class LongformerAttention(PatternAttention):
         return self.project.out(out)
 
     def _leading(self, x: Tensor, valid: Tensor | None) -> Tensor:
-        """The leading tokens are global: slices instead of gathers, one product for all maps."""
+        """The leading tokens are global: slices instead of gathers."""
         count = min(self.config.global_first, x.shape[1])
-        own = self.own_projections and count > 0
-        further = (self.to_k_global, self.to_v_global) if own else ()
-        q, k, v, *apart = self.project.qkv(x, *further)
-        index = torch.arange(x.shape[1], device=x.device)
-        q, k = self.positions.rotate(q, index), self.positions.rotate(k, index)
+        q, k, v = self.heads(x)
         out = super().attention(q, k, v, valid, crossing=False)
         if not count:
             return self.project.out(out)
         q = q[:, :, :count]
-        if own:
+        if self.own_projections:
+            index = torch.arange(x.shape[1], device=x.device)
             q = split_heads(self.to_q_global(x[:, :count]), self.frame.heads)
             q = self.positions.rotate(q, index[:count])
-            k, v = self.positions.rotate(apart[0], index), apart[1]
+            k, v = side_by_side(x, (self.to_k_global, self.to_v_global))
+            k, v = (split_heads(y, self.frame.kv_heads) for y in (k, v))
+            k = self.positions.rotate(k, index)
         rows = attend(q, k, v, Full(), valid=valid, dropout=self.dropout)
         joined = torch.cat((join_heads(rows), join_heads(out[:, :, count:])), dim=1)  # (b, n, c)
         return self.project.to_out(joined)

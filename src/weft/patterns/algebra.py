@@ -37,6 +37,7 @@ class Pattern:
     causal: ClassVar[bool] = False  # never reads a later position
     needs_length: ClassVar[bool] = False
     everything: ClassVar[bool] = False  # the neutral element of `&`
+    per_head: ClassVar[bool] = False  # differs between heads
 
     def sees(self, i: Any, j: Any, length: int | None = None) -> Any:
         """Whether query i reads key j; i and j are broadcastable tensors (torch or numpy)."""
@@ -95,6 +96,10 @@ class _Combination(Pattern):
     @property
     def needs_length(self) -> bool:  # type: ignore[override]
         return any(part.needs_length for part in self.parts)
+
+    @property
+    def per_head(self) -> bool:  # type: ignore[override]
+        return any(part.per_head for part in self.parts)
 
     def every_nth(self, step: int) -> Pattern | None:
         inner = [part.every_nth(step) for part in self.parts]
@@ -165,6 +170,10 @@ class Not(Pattern):
     def needs_length(self) -> bool:  # type: ignore[override]
         return self.inner.needs_length
 
+    @property
+    def per_head(self) -> bool:  # type: ignore[override]
+        return self.inner.per_head
+
     def bind(self, length: int, device: Any) -> Callable[[Any, Any], Any]:
         test = self.inner.bind(length, device)
         return lambda i, j: ~test(i, j)
@@ -191,6 +200,7 @@ class Not(Pattern):
 class PerHead(Pattern):
     """Different patterns in different heads: the heads are shared out in equal runs."""
 
+    per_head = True
     patterns: tuple[Pattern, ...]
 
     def __init__(self, *patterns: Pattern) -> None:

@@ -53,9 +53,12 @@ class Part:
         return self.fold * self.layout(block).computed_pairs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Lowered:
-    """Parts whose results merge, and the rows that are computed apart instead."""
+    """Parts whose results merge, and the rows that are computed apart instead.
+
+    `lower` makes one per question, so it is told apart by identity: a cheap key for caches.
+    """
 
     parts: tuple[Part, ...]
     apart: Part | None = None

@@ -1,0 +1,193 @@
+"""Write what the code knows into the documents: `python docs/generate.py`.
+
+Generated text stands between `<!-- NAME:begin -->` and `<!-- NAME:end -->`; everything else in a
+document is written by hand. A test compares the committed documents with what this would write.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parent
+DOTS_PER_INCH = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """A pattern drawn at some length; of the mixer with these settings, if it is one's."""
+
+    pattern: str
+    length: int = 512
+    heads: int = 1
+    layers: int | None = None
+    mixer: str | None = None
+    causal: bool = False
+
+    @property
+    def title(self) -> str:
+        """What the file says of itself, so that a stale picture is found."""
+        layers = f", {self.layers} layers" if self.layers else ""
+        return f"{self.pattern}; {self.length} tokens, {self.heads} heads{layers}"
+
+
+PICTURES = {
+    "full": Picture("causal", 256, mixer="full", causal=True),
+    "block_local": Picture(
+        "block_neighbours(32, before=1, after=0)",
+        256,
+        mixer="block_local(block=32, before=1)",
+    ),
+    "sliding_window": Picture(
+        "causal & (sliding(32) | sink(4))",
+        256,
+        mixer="sliding_window(window=32, sinks=4)",
+        causal=True,
+    ),
+    "sparse_transformer_strided": Picture(
+        "causal & (sliding(32) | strided(32))",
+        mixer="sparse_transformer(stride=32)",
+        causal=True,
+    ),
+    "sparse_transformer_fixed": Picture(
+        "causal & (same_block(32) | columns(32, width=4))",
+        mixer="sparse_transformer(kind='fixed', stride=32, summary=4)",
+        causal=True,
+    ),
+    "longformer": Picture(
+        "sliding(33) | global(first=4)", 256, mixer="longformer(window=33, global_first=4)"
+    ),
+    "bigbird": Picture(
+        "block_neighbours(16) | global(first=16, last=16) | random_blocks(3, block=16, spare=1)",
+        mixer="bigbird(block=16)",
+    ),
+    "axial": Picture(
+        "per_head(causal & axis(16, 'x'), causal & axis(16, 'y'))",
+        256,
+        heads=2,
+        mixer="axial(width=16)",
+        causal=True,
+    ),
+    "transformer_xl": Picture(
+        "causal & block_neighbours(32, before=1, after=0)",
+        256,
+        mixer="transformer_xl(segment=32, memory=32)",
+        causal=True,
+    ),
+    "receptive_field": Picture("causal & sliding(16)", 256, layers=6),
+    "window2d": Picture("window2d(width=16, window=3)", 256),
+}
+
+
+def mixer_table() -> str:
+    """All mixers, from their traits."""
+    from weft.mixers import MIXERS
+
+    lines = [
+        "| mixer | family | exact | both ways | causal | context | decodes "
+        "| time | memory | state |",
+        "|---|---|:-:|:-:|:-:|:-:|:-:|---|---|---|",
+    ]
+    for name in MIXERS:
+        t = MIXERS[name]().traits
+        able = (t.exact, t.bidirectional, t.causal, t.cross, t.state is not None)
+        cells = [f"[{name}](mixers/{name}.md)", t.family, *("yes" if x else "–" for x in able)]
+        lines.append("| " + " | ".join([*cells, t.time, t.memory, t.state or "–"]) + " |")
+    return "\n".join(lines)
+
+
+def traits_table(name: str) -> str:
+    """One mixer's traits, at its default settings."""
+    from weft.mixers import MIXERS
+
+    t = MIXERS[name]().traits
+    authors, _, address = t.paper.partition(", http")
+    ways = [word for word, able in (("both ways", t.bidirectional), ("causal", t.causal)) if able]
+    exact = "yes: dense softmax attention over the keys that its pattern leaves"
+    rows = [
+        ("family", t.family),
+        ("reads", " or ".join(ways)),
+        ("another sequence (context)", "yes" if t.cross else "no"),
+        ("exact", exact if t.exact else "no: a function of its own"),
+        ("time of a layer", f"O({t.time})"),
+        ("memory of a layer", f"O({t.memory})"),
+        ("decoding state", f"{t.state} numbers" if t.state else "does not decode"),
+        ("paper", f"[{authors}](http{address})"),
+    ]
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
+
+
+def pattern_table() -> str:
+    """All patterns, from their registry."""
+    from weft.patterns import PATTERNS
+
+    lines = ["| expression | in Python | reads |", "|---|---|---|"]
+    for name in PATTERNS:
+        made = PATTERNS[name]
+        reads = (made.__doc__ or "").strip().splitlines()[0].replace("|", "\\|")
+        lines.append(f"| `{name}{_settings(made)}` | `{made.__name__}` | {reads} |")
+    return "\n".join(lines)
+
+
+def _settings(made: type[Any]) -> str:
+    if not dataclasses.is_dataclass(made):
+        return "(pattern, ...)"
+    fields = dataclasses.fields(made)
+    return f"({', '.join(map(_setting, fields))})" if fields else ""
+
+
+def _setting(field: Any) -> str:
+    if field.default is dataclasses.MISSING:
+        return field.name
+    if field.default is None or isinstance(field.default, bool):
+        return f"{field.name}={str(field.default).lower()}"
+    return f"{field.name}={[] if field.default == () else repr(field.default)}"
+
+
+def sections() -> dict[Path, dict[str, str]]:
+    """What belongs between the markers of each document."""
+    from weft.mixers import MIXERS
+
+    found = {DOCS / "mixers" / f"{name}.md": {"traits": traits_table(name)} for name in MIXERS}
+    found[DOCS / "mixers.md"] = {"mixers": mixer_table()}
+    found[DOCS / "patterns.md"] = {"patterns": pattern_table()}
+    return found
+
+
+def filled(text: str, name: str, content: str) -> str:
+    """The document with new content between the markers of one name."""
+    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+    before, _, rest = text.partition(begin)
+    _, found, after = rest.partition(end)
+    if not found:
+        raise ValueError(f"a document needs {begin} and, after it, {end}")
+    return f"{before}{begin}\n{content}\n{end}{after}"
+
+
+def draw(name: str, folder: Path = DOCS / "pictures") -> Path:
+    """Draw one picture: what `weft pattern EXPR --length N --png F` draws, half as large."""
+    from weft.patterns import pattern, picture
+
+    what = PICTURES[name]
+    figure = picture.draw(pattern(what.pattern), what.length, heads=what.heads, layers=what.layers)
+    path = folder / f"{name}.png"
+    figure.savefig(path, dpi=DOTS_PER_INCH, metadata={"Title": what.title, "Software": None})
+    return path
+
+
+def main() -> None:
+    """Write all documents and, unless told `--text`, draw all pictures."""
+    for path, contents in sections().items():
+        text = path.read_text()
+        for name, content in contents.items():
+            text = filled(text, name, content)
+        path.write_text(text)
+    if "--text" not in sys.argv:
+        for name in PICTURES:
+            draw(name)
+
+
+if __name__ == "__main__":
+    main()
