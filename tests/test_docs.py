@@ -1,0 +1,248 @@
+"""Documents say what the code does: their programs run, their tables and pictures are current."""
+
+import dataclasses
+import importlib.util
+import re
+import shlex
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+import weft
+from weft import spec
+from weft.cli import app
+from weft.mixers import MIXERS
+from weft.patterns import pattern
+from weft.patterns.derive import mask
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = [
+    *(
+        ROOT / f"{name}.md"
+        for name in ("README", "ARCHITECTURE", "CONTRIBUTING", "CHANGELOG", "LOG")
+    ),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+PAGES = {name: ROOT / f"docs/mixers/{name}.md" for name in MIXERS}
+HEADINGS = ("Equation", "Cost", "When to use it, and when not", "Settings", "In code")
+
+
+def load_generator():
+    found = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs/generate.py")
+    made = importlib.util.module_from_spec(found)
+    sys.modules[found.name] = made  # where a dataclass looks its module up
+    found.loader.exec_module(made)
+    return made
+
+
+GENERATE = load_generator()
+
+
+def named(path):
+    return str(path.relative_to(ROOT))
+
+
+def code_blocks(text, language):
+    """The blocks of one language, each with the line it begins on."""
+    for found in re.finditer(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        yield text[: found.start()].count("\n") + 1, found.group(1)
+
+
+def prose(text):
+    """The document without its code blocks."""
+    return re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def commands(text):
+    """Lines of console blocks and `weft ...` in the prose, as arguments."""
+    lines = [line for _, block in code_blocks(text, "console") for line in block.splitlines()]
+    lines += re.findall(r"`(weft [a-z][^`]*)`", prose(text))
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+ALL_COMMANDS = list(
+    dict.fromkeys(tuple(args) for path in DOCUMENTS for args in commands(path.read_text()))
+)
+VERBS = [args for args in ALL_COMMANDS if args[:1] == ("weft",)]
+PATTERNS = [args for args in VERBS if args[1] == "pattern" and len(args) > 2]
+
+
+@pytest.fixture
+def registry_as_before():
+    """A document may register a mechanism; other tests must not meet it."""
+    before = dict(MIXERS._entries)
+    yield
+    MIXERS._entries.clear()
+    MIXERS._entries.update(before)
+
+
+WITH_PYTHON = [path for path in DOCUMENTS if "```python" in path.read_text()]
+
+
+@pytest.mark.parametrize("path", WITH_PYTHON, ids=named)
+def test_programs_run(path, tmp_path, monkeypatch, registry_as_before):
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "__main__"}
+    for line, block in code_blocks(path.read_text(), "python"):
+        # Empty lines in front, so that a traceback names the line of the document.
+        exec(compile("\n" * line + block, str(path), "exec"), names)
+
+
+def test_the_first_program_is_short():
+    _, block = next(code_blocks((ROOT / "README.md").read_text(), "python"))
+    assert len([line for line in block.splitlines() if line.strip()]) <= 12
+
+
+@pytest.mark.parametrize("args", VERBS, ids=" ".join)
+def test_commands_are_understood(args):
+    group, rest = typer.main.get_command(app), list(args[1:])
+    while hasattr(group, "commands") and rest:
+        assert rest[0] in group.commands, f"weft has no verb {rest[0]!r}"
+        group = group.commands[rest.pop(0)]
+    if rest:
+        group.make_context("weft", rest)
+
+
+@pytest.mark.parametrize("args", PATTERNS, ids=" ".join)
+def test_pattern_commands_run(args):
+    done = CliRunner().invoke(app, list(args[1:]))
+    assert done.exit_code == 0, done.output
+
+
+def test_other_commands_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    for args in ALL_COMMANDS:
+        if args and args[0] == "make":
+            assert re.search(rf"^{args[1]}:", makefile, re.MULTILINE), f"no target {args[1]}"
+        elif args and args[0] == "pip":
+            wanted = re.search(r"\[(.*)\]", args[-1])
+            assert wanted is None or wanted.group(1) in extras
+    assert ("make", "test") in ALL_COMMANDS
+    assert ("make", "demo") in ALL_COMMANDS
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
+def test_links_lead_somewhere(path):
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(path.read_text())):
+        if not link.startswith("http"):
+            target = path.parent / link.partition("#")[0]
+            assert target.exists(), f"{named(path)} links to {link}, which is not there"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
+def test_named_files_exist(path):
+    """A file in backquotes stands in the tree, in src/weft, or beside the document."""
+    for name in re.findall(r"`([\w./*-]+/[\w./*-]*)`", prose(path.read_text())):
+        places = (ROOT, ROOT / "src/weft", path.parent)
+        there = any(list(place.glob(name.rstrip("/"))) for place in places)
+        assert there or name.startswith("runs/"), f"{named(path)} names {name}, which is not there"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
+def test_named_things_exist(path):
+    """`weft.a.b` in backquotes can be imported."""
+    for name in re.findall(r"`weft\.([\w.]+)", prose(path.read_text())):
+        found = weft
+        for part in name.split("."):
+            home = getattr(found, "__name__", "")
+            try:
+                found = getattr(found, part)
+            except AttributeError:
+                found = import_module(f"{home}.{part}")
+
+
+@pytest.mark.parametrize("tree", ["README.md", "ARCHITECTURE.md"])
+def test_trees_show_the_folders_there_are(tree):
+    blocks = [block for _, block in code_blocks((ROOT / tree).read_text(), "")]
+    shown = set(re.findall(r"^ *(\w+)/(?=\s)", "\n".join(blocks), re.MULTILINE))
+    shown |= set(re.findall(r"(?<=\s)(\w+)/(?=\s{2})", "\n".join(blocks)))
+    packages = {init.parent.name for init in (ROOT / "src/weft").glob("*/__init__.py")}
+    assert packages <= shown, f"{tree} leaves out {packages - shown}"
+    assert shown <= packages | {"tests", "benchmarks", "examples", "docs"}
+
+
+@pytest.mark.parametrize("path", GENERATE.sections(), ids=named)
+def test_generated_sections_are_current(path):
+    text = path.read_text()
+    for name, content in GENERATE.sections()[path].items():
+        assert GENERATE.filled(text, name, content) == text, "run: python docs/generate.py"
+
+
+def test_the_table_of_mixers_holds_their_traits():
+    """Against the registry itself, not against the generator."""
+    rows = (ROOT / "docs/mixers.md").read_text().splitlines()
+    for name in MIXERS:
+        traits = MIXERS[name]().traits
+        (row,) = [row for row in rows if row.startswith(f"| [{name}](mixers/{name}.md) |")]
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        able = [traits.exact, traits.bidirectional, traits.causal, traits.cross]
+        assert [cell == "yes" for cell in cells[2:6]] == able
+        streams, state = ("yes", traits.state) if traits.state else ("–", "–")
+        assert cells[6:] == [streams, traits.time, traits.memory, state]
+
+
+def test_results_have_their_place():
+    text = (ROOT / "README.md").read_text()
+    assert 0 < text.find("## Speed") < text.find("<!-- results:begin -->")
+    assert text.find("<!-- results:begin -->") < text.find("<!-- results:end -->")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_settings_are_the_config_s(name):
+    text = PAGES[name].read_text().partition("## Settings")[2].partition("\n## ")[0]
+    shown = re.findall(r"^\| `(\w+)` \| `([^`]*)` \| \S.* \|$", text, re.MULTILINE)
+    fields = dataclasses.fields(MIXERS[name])
+    written = [spec.write("x", {f.name: f.default})[2:-1].split("=", 1) for f in fields]
+    assert shown == [tuple(pair) for pair in written]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_have_their_parts(name):
+    text = PAGES[name].read_text()
+    assert text.startswith(f"# {name}\n")
+    for heading in HEADINGS:
+        assert f"\n## {heading}\n" in text, f"no section {heading!r}"
+    assert "\n## How ours differs from the paper" in text
+    assert 40 <= len(text.splitlines()) <= 80
+
+
+def test_pictures_are_small_current_and_used():
+    from PIL import Image
+
+    there = {path.stem: path for path in (ROOT / "docs/pictures").glob("*.png")}
+    assert set(there) == set(GENERATE.PICTURES)
+    text = "\n".join(path.read_text() for path in DOCUMENTS)
+    for name, path in there.items():
+        assert path.stat().st_size < 60_000
+        assert f"pictures/{name}.png" in text, f"no document shows {name}"
+        with Image.open(path) as image:
+            assert image.text["Title"] == GENERATE.PICTURES[name].title, "run docs/generate.py"
+
+
+@pytest.mark.parametrize("name", [n for n, p in GENERATE.PICTURES.items() if p.mixer])
+def test_pictures_show_what_the_mixer_reads(name):
+    """Change one token at a time: the outputs that move are the queries that read it."""
+    what, n = GENERATE.PICTURES[name], 160
+    frame = weft.Frame(dim=4, heads=2, causal=what.causal)
+    layer = weft.mixer(what.mixer).build(frame).double().eval()
+    x = torch.randn(1, n, 4, dtype=torch.float64)
+    changed = x + 3.0 * torch.eye(n, dtype=torch.float64)[:, :, None]
+    with torch.no_grad():
+        moved = (layer(changed) - layer(x)).abs().amax(-1).T > 1e-9  # (n, n): query, key
+    assert torch.equal(moved, mask(pattern(what.pattern), n, heads=what.heads).any(0))
+
+
+def test_a_picture_is_drawn_with_its_title(tmp_path):
+    from PIL import Image
+
+    with Image.open(GENERATE.draw("full", tmp_path)) as image:
+        assert image.text["Title"] == GENERATE.PICTURES["full"].title

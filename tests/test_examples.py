@@ -1,0 +1,44 @@
+"""Examples are short, run as they stand, and do what they say."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).resolve().parents[1] / "examples").glob("*.py"))
+
+
+def run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (path,) = [path for path in EXAMPLES if path.stem == name]
+    return runpy.run_path(str(path), run_name="__main__")
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_short_and_tested(path):
+    assert len(path.read_text().splitlines()) < 60
+    assert f"test_{path.stem}" in globals(), f"no test runs {path.name}"
+
+
+def test_own_pattern(tmp_path, monkeypatch):
+    found = run("own_pattern", tmp_path, monkeypatch)
+    length = found["LENGTH"]
+    powers = {0, *(2**p for p in range(20))}
+    assert found["facts"].pairs == sum(i - j in powers for i in range(length) for j in range(i + 1))
+    assert (tmp_path / "runs/doubling.png").read_bytes()[:4] == b"\x89PNG"
+    assert found["losses"][-1] < 0.1 < 2.0 < found["losses"][0]
+
+
+def test_language_model(tmp_path, monkeypatch):
+    found = run("language_model", tmp_path, monkeypatch)
+    assert found["losses"][-1] < found["losses"][0] / 4
+    assert found["written"].startswith(b"Over and ")
+    assert len(found["written"]) == len(b"Over and ") + 65
+    # Two layers, keys and values of the last 31 tokens.
+    assert found["model"].state_size(1_000_000) == 2 * 2 * 31 * 64
+
+
+def test_long_document_classifier(tmp_path, monkeypatch, capsys):
+    found = run("long_document_classifier", tmp_path, monkeypatch)
+    assert found["accuracy"] > 0.8
+    assert "25% by chance" in capsys.readouterr().out
