@@ -114,6 +114,7 @@ def traits_table(name: str) -> str:
         ("time of a layer", f"O({t.time})"),
         ("memory of a layer", f"O({t.memory})"),
         ("decoding state", f"{t.state} numbers" if t.state else "does not decode"),
+        ("`torch.compile` as one graph", "yes" if t.compiles else "no"),
         ("paper", f"[{authors}](http{address})"),
     ]
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])

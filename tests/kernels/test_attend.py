@@ -1,5 +1,6 @@
 """Every kernel computes the same attention: values, log-sum-exp and gradients, for any pattern."""
 
+from contextlib import contextmanager
 from unittest import mock
 
 import pytest
@@ -54,9 +55,13 @@ PATTERNS = [
 by_name = pytest.mark.parametrize("pattern", PATTERNS, ids=str)
 
 
+@contextmanager
 def small_blocks(size):
     """Many blocks in a short sequence."""
-    return mock.patch.object(planning, "GATHER_BLOCK", size)
+    plan.cache_clear()
+    with mock.patch.object(planning, "GATHER_BLOCK", size):
+        yield
+    plan.cache_clear()
 
 
 def masks(b, m, kind, seed=0):
@@ -116,6 +121,21 @@ def test_heads_with_patterns_of_their_own(kernel):
     with small_blocks(16):
         found = attend(*inputs, pattern, kernel=kernel, return_lse=True, **options)
     assert_same(found, oracle(*inputs, pattern, **options))
+
+
+@pytest.mark.parametrize("kind", ["plain", "both"])
+def test_tiles_of_a_picture(kind):
+    """In blocks of 128 a picture is cut into tiles, whose order is not that of the pixels."""
+    for pattern in (Window2d(48, 3), Window2d(48, 2, 3) | Sink(2)):
+        check(pattern, 48 * 16, 48 * 16, "gather", block=128, **masks(2, 48 * 16, kind))
+
+
+@pytest.mark.parametrize("m", range(160, 177))
+def test_keys_beyond_the_end_are_not_read(m):
+    """Rows of blocks that look alike share a mask, but not where the last block is short."""
+    for pattern in (Sliding(9), ~Sliding(9) & Sliding(20), Dilated(3, 4)):
+        for n in (m, m - 3):
+            check(pattern, n, m, "gather", block=16)
 
 
 def test_heads_with_patterns_of_their_own_learn():
@@ -191,10 +211,11 @@ def test_what_evaluation_kept_serves_training():
         parts._index.cache_clear()
         grouping.grouping.cache_clear()
         inputs = [x.requires_grad_() for x in heads(1, 2, 256, 8)]
-        with small_blocks(32), torch.inference_mode():
-            attend(*inputs, pattern, kernel="gather")
-        with small_blocks(32):
-            attend(*inputs, pattern, kernel="gather").sum().backward()
+        for options in ({}, {"bias": alibi}):
+            with small_blocks(32), torch.inference_mode():
+                attend(*inputs, pattern, kernel="gather", **options)
+            with small_blocks(32):
+                attend(*inputs, pattern, kernel="gather", **options).sum().backward()
 
 
 def test_more_queries_than_keys_read_in_full():
@@ -242,6 +263,7 @@ Q = torch.zeros(2, 4, 10, 8)
         ((Q, Q, Q[:, :, :9]), {}, "keys and values must agree in batch, heads and length"),
         ((Q, Q[..., :7], Q), {}, "queries and keys must agree in batch and width"),
         ((Q, Q[:1], Q[:1]), {}, "queries and keys must agree in batch and width"),
+        ((Q, Q, Q[..., :7]), {}, "values are as wide as keys, except in kernel='dense'"),
         ((Q, Q[:, :3], Q[:, :3]), {}, "query heads are a multiple of key heads"),
         ((Q, Q[:, :, :0], Q[:, :, :0]), {}, "attention needs one query and one key or more"),
         ((Q, Q[:, :, :5], Q[:, :, :5], Sliding(3)), {}, "got 10 queries and 5 keys"),

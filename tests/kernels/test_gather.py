@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernels.oracle import assert_same, heads, oracle
+from kernels.oracle import assert_same, gradients, heads, oracle
 from patterns.expressions import cases, few, truth
 from weft.kernels import gather
 from weft.kernels.attend import attend
 from weft.kernels.gather import gather_attention
-from weft.kernels.grouping import Grouping, grouping
+from weft.kernels.grouping import grouping
+from weft.kernels.labels import make_labels
 from weft.patterns import (
     BlockNeighbours,
     Causal,
@@ -29,7 +30,7 @@ from weft.patterns import (
     Strided,
     Window2d,
 )
-from weft.patterns.lower import Part
+from weft.patterns.lower import Part, lower
 
 CPU = torch.device("cpu")
 
@@ -54,6 +55,7 @@ def read_by(part, block, n, m):
                 mask = mask & ~dead[:, None]
             rows, cols = mask.nonzero(as_tuple=True)
             read.index_put_((i[rows], j[cols]), torch.ones_like(rows), accumulate=True)
+    assert not read[:n, m:].any(), "keys beyond the end are read"
     return read[:n, :m]
 
 
@@ -80,9 +82,29 @@ def test_selected_keys_stretch_distances():
     """Under a selection of nine keys in ten, equal offsets of blocks are not equal distances."""
     pattern, n = Columns(10, 9) & Sliding(70), 700
     inputs = heads(1, 2, n, 8)
-    with mock.patch("weft.kernels.plan.GATHER_BLOCK", 16):
-        found = attend(*inputs, pattern, kernel="gather", return_lse=True)
+    lowered = lower(pattern, n, n, 16)
+    assert type(lowered.parts[0].cols) is not Order
+    chosen = lowered.parts[0].cols.positions()
+    taken = [inputs[0], *(x[:, :, chosen] for x in inputs[1:])]
+    found = gather_attention(*taken, lowered.parts[0], block=16, scale=8**-0.5)
     assert_same(found, oracle(*inputs, pattern))
+
+
+@pytest.mark.parametrize("size", [1, 20_000])
+@pytest.mark.parametrize("padded", [False, True])
+def test_pieces_of_any_size(size, padded):
+    """Row by row or a few at a time: bands that overlap in memory, and rows that do not follow."""
+    for pattern in (Causal() & Sliding(30), Sliding(9), SameBlock(24) | Sink(3), ~Sliding(40)):
+        inputs = [x.requires_grad_() for x in heads(2, 3, 150, 8)]
+        valid = torch.rand(2, 150) < 0.7 if padded else None
+        with mock.patch.object(gather, "_PIECE", size):
+            part, labels = natural(pattern, 150, 150), make_labels(valid, None, 150)
+            found = gather_attention(*inputs, part, block=16, scale=8**-0.5, labels=labels)
+            ours = gradients(found, inputs)
+        expected = oracle(*inputs, pattern, valid=valid)
+        assert_same(found, expected)
+        for one, other in zip(ours, gradients(expected, inputs), strict=True):
+            assert_same([one], [other])
 
 
 def test_a_pattern_that_reads_nothing():
@@ -103,7 +125,7 @@ def wrong_mask(part, block, device):
     mask = groups[at].mask.clone()
     mask[0, -1, 0] ^= True
     groups[at] = dataclasses.replace(groups[at], mask=mask)
-    return Grouping(tuple(groups), made.rows, made.cols, made.back)
+    return dataclasses.replace(made, groups=tuple(groups))
 
 
 def wrong_block(part, block, device):
@@ -112,7 +134,8 @@ def wrong_block(part, block, device):
     first, *rest = made.groups
     cols = first.cols.clone()
     cols[0, 0] = (cols[0, 0] + 1) % part.layout(block).columns
-    return Grouping((dataclasses.replace(first, cols=cols), *rest), *dataclasses.astuple(made)[1:])
+    moved = dataclasses.replace(first, cols=cols, shift=None)
+    return dataclasses.replace(made, groups=(moved, *rest))
 
 
 @pytest.mark.parametrize("twin", [grouping, wrong_mask, wrong_block])

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from local_attention import LocalAttention
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import MistralConfig
 from transformers.masking_utils import create_sliding_window_causal_mask
 
@@ -101,6 +102,24 @@ def test_long_sequences_take_the_sparse_kernel():
     mixer, x = build(SlidingWindow(window=9), causal=True), tokens(700, b=1)
     seen = torch.ones(700, 700).tril().triu(-8).bool()
     torch.testing.assert_close(mixer(x), attention(mixer.project, x, seen), **close)
+
+
+def test_a_long_prompt_is_not_compared_with_itself_pair_by_pair():
+    """The first step of a decoder takes the sparse kernel: memory follows the window."""
+    n, sizes = 2000, []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            sizes.append(result.numel() if isinstance(result, torch.Tensor) else 0)
+            return result
+
+    mixer, x = build(SlidingWindow(window=9), causal=True), tokens(n, b=1)
+    with torch.no_grad(), Watch():
+        y, state = mixer.step(x, mixer.start(1))
+    assert max(sizes) < n * n / 2
+    torch.testing.assert_close(y, mixer(x), **close)
+    assert state.k.shape[2] == 8
 
 
 def test_bad_settings():

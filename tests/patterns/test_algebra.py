@@ -96,6 +96,15 @@ def test_traits_are_true(case):
         np.testing.assert_array_equal(np.broadcast_to(made.sees(i, j), (m, m)), seen)
 
 
+def test_traits_are_not_modest():
+    assert (Sliding(3) & Causal()).causal
+    assert (Causal() & Sliding(3) | Causal() & Sink()).causal
+    assert not (Causal() | Sliding(3)).causal
+    assert (Causal() & Sliding(3) | ~Strided(4)).relative
+    assert not (Sliding(3) | Sink()).relative
+    assert (Sink() | Keys(last=2)).needs_length
+
+
 @given(case=cases(), step=st.integers(1, 9))
 @quick
 def test_every_nth(case, step):

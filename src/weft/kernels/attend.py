@@ -88,7 +88,9 @@ def _planned(
 ) -> tuple[Tensor, Tensor | None]:
     """Plan, then run the kernel."""
     labels = make_labels(options.valid, options.segments, q.shape[2])
-    chosen = plan(_request(q, k, v, pattern, options), options.kernel)
+    # torch.compile walks past a cache, with a warning: in a graph the plan is made anew.
+    decide = plan.__wrapped__ if torch.compiler.is_compiling() else plan
+    chosen = decide(_request(q, k, v, pattern, options), options.kernel)
     if chosen.kernel == "sdpa":
         return _sdpa(q, k, v, pattern, labels, options)
     if chosen.kernel == "dense":
@@ -225,6 +227,8 @@ def _check(
         raise WeftError(f"keys and values must agree in batch, heads and length; got {shapes}")
     if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
         raise WeftError(f"queries and keys must agree in batch and width; got {shapes}")
+    if v.shape[3] != q.shape[3] and kernel not in ("dense", "sdpa"):
+        raise WeftError(f"values are as wide as keys, except in kernel='dense'; got {shapes}")
     if q.shape[1] % k.shape[1]:
         raise WeftError(f"query heads are a multiple of key heads; got {shapes}")
     for name, given in (("valid", valid), ("segments", segments)):

@@ -1,12 +1,14 @@
 """Portable block-sparse attention: gather the visible key blocks of each query block, then attend.
 
-Plain PyTorch on any device, trainable, O(n·w) memory. On a CPU the groups of blocks go through
-torch's fused kernel, forward and backward, and nothing that is gathered is kept in between; a bias
-or dropout takes the plain equation instead.
+Plain PyTorch on any device, trainable, O(n·w) memory. On a CPU the blocks go through torch's fused
+kernel in pieces that fit the cache, forward and backward, and nothing that is gathered is kept in
+between; the windows of a band are views, not copies. A bias or dropout takes the plain equation.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ from weft.kernels.labels import Labels
 from weft.patterns.lower import Part
 
 Masks = list[tuple[Tensor | None, Tensor | None]]
+_PIECE = 4 << 20  # bytes of keys that are gathered at a time
 
 
 def gather_attention(
@@ -56,7 +59,7 @@ def gather_attention(
 
 
 class _FusedBlocks(torch.autograd.Function):
-    """All groups through the fused kernel; keys and values are gathered again going back."""
+    """Piece by piece through the fused kernel; what is gathered is gathered again going back."""
 
     @staticmethod
     def forward(
@@ -64,18 +67,18 @@ class _FusedBlocks(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         out = torch.zeros_like(q)
         lse = out[..., 0].to(torch.promote_types(q.dtype, torch.float32)) - float("inf")
-        for group, (mask, dead) in zip(plan.groups, masks, strict=True):
-            o, s = fused_forward(*_gather(q, k, v, group), _additive(mask, q), scale)
-            out.index_copy_(2, group.rows, _hide(_rows(o, q), dead, 0.0))
-            lse.index_copy_(2, group.rows, _rows(s, q))
+        for piece in _pieces(q, plan, masks):
+            o, s = fused_forward(*piece.take(q, k, v), piece.mask, scale)
+            piece.put(out, o if piece.dead is None else o.masked_fill(piece.dead[..., None], 0.0))
+            piece.put(lse, s)
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.plan, ctx.masks, ctx.scale = plan, masks, scale
         ctx.set_materialize_grads(False)
-        for group, (_, dead) in zip(plan.groups, masks, strict=True):
-            if dead is not None:
-                seen = _hide(lse.index_select(2, group.rows), dead, float("-inf"))
-                lse = lse.index_copy(2, group.rows, seen)
-        return out, lse
+        shown = lse.clone()
+        for piece in _pieces(q, plan, masks):
+            if piece.dead is not None:
+                piece.put(shown, piece.rows(shown).masked_fill(piece.dead, float("-inf")))
+        return out, shown
 
     @staticmethod
     @once_differentiable
@@ -83,18 +86,91 @@ class _FusedBlocks(torch.autograd.Function):
         q, k, v, out, lse = ctx.saved_tensors
         dout = torch.zeros_like(out) if dout is None else dout
         dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
-        for group, (mask, dead) in zip(ctx.plan.groups, ctx.masks, strict=True):
-            do, o, s = (x.index_select(2, group.rows) for x in (dout, out, lse))
-            do = _hide(do, dead, 0.0)
-            ds = None if dlse is None else _hide(dlse.index_select(2, group.rows), dead, 0.0)
-            do, ds, o, s = (None if x is None else x.flatten(0, 1) for x in (do, ds, o, s))
-            own, added = _gather(q, k, v, group), _additive(mask, q)
-            gq, gk, gv = fused_backward(do, ds, *own, o, s, added, ctx.scale)
-            dq.index_copy_(2, group.rows, _rows(gq, q))
-            for whole, grad in ((dk, gk), (dv, gv)):
-                blocks = grad.unflatten(2, (-1, q.shape[3])).flatten(1, 2)
-                whole.index_add_(2, group.cols.flatten(), _rows(blocks, q))
+        for piece in _pieces(q, ctx.plan, ctx.masks):
+            do, o, s = (piece.rows(x) for x in (dout, out, lse))
+            ds = None if dlse is None else piece.rows(dlse)
+            if piece.dead is not None:
+                do = do.masked_fill(piece.dead[..., None], 0.0)
+                ds = None if ds is None else ds.masked_fill(piece.dead, 0.0)
+            grads = fused_backward(do, ds, *piece.take(q, k, v), o, s, piece.mask, ctx.scale)
+            piece.put(dq, grads[0])
+            piece.add(dk, grads[1])
+            piece.add(dv, grads[2])
         return dq, dk, dv, None, None, None
+
+
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """Some rows of a group, of one row of the batch: small enough to stay in the cache."""
+
+    batch: int
+    group: Group
+    part: slice  # of the rows of the group
+    mask: Tensor | None  # additive: (1, 1 or rows, block, keys)
+    dead: Tensor | None  # (1 or rows, block)
+
+    def rows(self, x: Tensor) -> Tensor:
+        """(b, h, blocks, block, ...) -> (h, rows, block, ...): a view of consecutive rows."""
+        first, x = self.group.first, x[self.batch]
+        if first is None:
+            return x.index_select(1, self.group.rows[self.part])
+        return x[:, first + self.part.start : first + self.part.stop]
+
+    def put(self, x: Tensor, own: Tensor) -> None:
+        """Write rows (h, rows, block, ...) of x (b, h, blocks, block, ...)."""
+        if self.group.first is None:
+            x[self.batch].index_copy_(1, self.group.rows[self.part], own)
+        else:
+            self.rows(x).copy_(own)
+
+    def take(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q (h, rows, block, d), and the keys and values its rows see: (h, rows, keys, d)."""
+        return self.rows(q), self._seen(k), self._seen(v)
+
+    def _seen(self, x: Tensor) -> Tensor:
+        x, cols = x[self.batch], self.group.cols[self.part]
+        if self.group.shift is None:
+            return x.index_select(1, cols.flatten()).unflatten(1, cols.shape).flatten(2, 3)
+        # Windows of neighbouring rows overlap in memory: nothing is copied.
+        h, rows, (block, d) = x.shape[0], len(cols), x.shape[2:]
+        head, line, token, channel = x.stride()
+        at = x.storage_offset() + (self.group.first + self.part.start + self.group.shift) * line
+        size = (h, rows, cols.shape[1] * block, d)
+        return x.as_strided(size, (head, line, token, channel), at)
+
+    def add(self, x: Tensor, grad: Tensor) -> None:
+        """Add gradients (h, rows, keys, d) to the blocks of x (b, h, blocks, block, d) they saw."""
+        x, cols = x[self.batch], self.group.cols[self.part]
+        blocks = grad.unflatten(2, (cols.shape[1], -1))  # (h, rows, blocks, block, d)
+        if self.group.shift is None:
+            x.index_add_(1, cols.flatten(), blocks.flatten(1, 2))
+            return
+        start = self.group.first + self.part.start + self.group.shift
+        for at in range(cols.shape[1]):
+            x[:, start + at : start + at + len(cols)] += blocks[:, :, at]
+
+
+def _pieces(q: Tensor, plan: Grouping, masks: Masks) -> Iterator[_Piece]:
+    b, h, _, block, d = q.shape
+    for group, (mask, dead) in zip(plan.groups, masks, strict=True):
+        count, keys = len(group.rows), group.cols.shape[1] * block
+        step = max(1, _PIECE // (h * keys * d * q.element_size()))
+        own = mask is not None and mask.dim() == 5
+        shared = None if mask is None or own or len(mask) > 1 else _additive(mask, q)
+        for batch in range(b):
+            for at in range(0, count, step):
+                part = slice(at, min(at + step, count))
+                one, gone = shared, dead
+                if mask is not None and shared is None:
+                    one = _additive((mask[batch, 0] if own else mask)[part], q)
+                if dead is not None and (own or len(dead) > 1):
+                    gone = (dead[batch, 0] if own else dead)[part]
+                yield _Piece(batch, group, part, one, gone)
+
+
+def _additive(mask: Tensor, q: Tensor) -> Tensor:
+    """0 where seen, −inf where not: (1, 1 or rows, block, keys)."""
+    return q.new_zeros(mask.shape).masked_fill_(~mask, float("-inf"))[None]
 
 
 def _gather(q: Tensor, k: Tensor, v: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor]:
@@ -115,16 +191,6 @@ def _hide(x: Tensor, dead: Tensor | None, value: float) -> Tensor:
     if dead is None:
         return x
     return x.masked_fill(dead[..., None] if x.dim() == 5 else dead, value)
-
-
-def _additive(mask: Tensor | None, q: Tensor) -> Tensor | None:
-    """0 where seen, −inf where not: (1 or b·h, 1 or rows, block, keys)."""
-    if mask is None:
-        return None
-    added = q.new_zeros(mask.shape).masked_fill_(~mask, float("-inf"))
-    if mask.dim() == 3:
-        return added[None]
-    return added.expand(-1, q.shape[1], *added.shape[2:]).flatten(0, 1)
 
 
 def _masks(group: Group, labels: Labels | None) -> tuple[Tensor | None, Tensor | None]:

@@ -28,29 +28,22 @@ class Group:
     dead: Tensor | None  # like mask without keys: queries that see nothing
     i: Tensor  # (rows, block)
     j: Tensor  # (rows, keys)
+    first: int | None = None  # the first row, where rows are consecutive
+    shift: int | None = None  # where row u sees the consecutive blocks u + shift, ...
 
 
 @dataclass(frozen=True, eq=False)
 class Grouping:
-    """All groups of a layout, and where their rows and columns of blocks come from and go."""
+    """All groups of a layout."""
 
     groups: tuple[Group, ...]
-    rows: Tensor  # rows of all groups, one after another
-    cols: Tensor  # columns of all groups, flat
-    back: Tensor  # where each row of the layout stands in `rows`; beyond the end if nowhere
 
 
 @lru_cache(maxsize=32)
 @torch.inference_mode(False)  # what is kept must serve training as well
 def grouping(part: Part, block: int, device: torch.device) -> Grouping:
     """The groups of a part at a block size, on a device."""
-    groups = _groups(part, block, device)
-    none = torch.zeros(0, dtype=torch.long, device=device)
-    rows = torch.cat([none, *(group.rows for group in groups)])
-    cols = torch.cat([none, *(group.cols.flatten() for group in groups)])
-    back = torch.full((part.layout(block).rows,), len(rows), device=device)
-    back[rows] = torch.arange(len(rows), device=device)
-    return Grouping(groups, rows, cols, back)
+    return Grouping(_groups(part, block, device))
 
 
 def _groups(part: Part, block: int, device: torch.device) -> tuple[Group, ...]:
@@ -110,7 +103,16 @@ def _group(part: Part, block: int, rows: list[int], shared: bool, device: torch.
         dead = None
     tensors = (torch.as_tensor(np.asarray(x), device=device) for x in (rows, cols, i, j))
     index, columns, i_t, j_t = tensors
-    return Group(index, columns, mask, dead, i_t, j_t)
+    return Group(index, columns, mask, dead, i_t, j_t, *_consecutive(np.asarray(rows), cols))
+
+
+def _consecutive(rows: Ints, cols: Ints) -> tuple[int | None, int | None]:
+    """The first row if rows are consecutive, and the shift if their columns follow them."""
+    if not (np.diff(rows) == 1).all():
+        return None, None
+    shift = int(cols[0, 0] - rows[0])
+    follow = rows[:, None] + shift + np.arange(cols.shape[1])
+    return int(rows[0]), shift if (cols == follow).all() else None
 
 
 def _positions(order: Ints, blocks: Ints, block: int) -> tuple[Ints, np.ndarray]:

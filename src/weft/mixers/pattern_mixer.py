@@ -97,7 +97,10 @@ class PatternAttention(AttentionMixer):
         k, v = torch.cat((state.k, k), dim=2), torch.cat((state.v, v), dim=2)
         now = state.position + x.shape[1]
         kept = np.concatenate((state.kept, np.arange(state.position, now)))
-        out = self._from_cache(q, k, v, state.position, kept)
+        if state.position:
+            out = self._from_cache(q, k, v, state.position, kept)
+        else:  # a prompt, which may be long
+            out = self.attention(q, k, v, None, crossing=False)
         needed = self.needed(kept, now)
         if not needed.all():
             index = torch.as_tensor(np.flatnonzero(needed), device=x.device)
