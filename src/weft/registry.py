@@ -10,10 +10,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 from weft import spec
 from weft.errors import WeftError
+
+Config = TypeVar("Config", bound=type[Any])
 
 
 class Registry:
@@ -23,15 +25,15 @@ class Registry:
         self.family = family
         self._entries: dict[str, type[Any]] = {}
 
-    def register(self, name: str) -> Callable[[type[Any]], type[Any]]:
+    def register(self, name: str) -> Callable[[Config], Config]:
         """Class decorator: file the config under `name` and give it `.name`, `str` and dicts."""
 
-        def add(config: type[Any]) -> type[Any]:
+        def add(config: Config) -> Config:
             if name in self._entries:
                 raise WeftError(f"{self.family} {name!r} is registered twice; names are unique")
             config.name = name
             if "__str__" not in vars(config):
-                config.__str__ = _spec_string
+                setattr(config, "__str__", _spec_string)  # noqa: B010  # a class is typed otherwise
             self._entries[name] = config
             return config
 

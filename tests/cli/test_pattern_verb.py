@@ -71,7 +71,7 @@ def test_what_does_not_decode():
 def test_kernels_and_parts():
     _, text = shown("causal & (sliding(128) | strided(128))", "--length", "8192")
     assert "CPU       gather: blocks cost 0.0" in text
-    assert "GPU       flex: blocks cost 0." in text
+    assert "GPU       triton: blocks cost 0." in text
     assert "natural order; 127 blocks of 128, 0 full: causal & sliding(window=128)" in text
     assert "fold by 128; 128 × 1 blocks of 128" in text
     _, text = shown("sliding(64) | global(first=16)", "--length", "8192")

@@ -78,19 +78,19 @@ def _attend_one(
     q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, options: Options
 ) -> tuple[Tensor, Tensor | None]:
     """All heads under one pattern."""
-    if type(pattern) in (Full, Causal) or options.kernel in ("dense", "sdpa"):
-        return _planned(q, k, v, pattern, options)
-    return _outside_the_graph(q, k, v, pattern, options)
+    labels = make_labels(options.valid, options.segments, q.shape[2])
+    simple = type(pattern) in (Full, Causal) and options.kernel == "auto" and not options.lse
+    if simple and torch.compiler.is_compiling():  # nothing to plan, so nothing breaks the graph
+        return _sdpa(q, k, v, pattern, labels, options)
+    return _planned(q, k, v, pattern, labels, options)
 
 
+@torch.compiler.disable  # layouts are planned in numpy and kept, outside of any graph
 def _planned(
-    q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, options: Options
+    q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, labels: Labels | None, options: Options
 ) -> tuple[Tensor, Tensor | None]:
     """Plan, then run the kernel."""
-    labels = make_labels(options.valid, options.segments, q.shape[2])
-    # torch.compile walks past a cache, with a warning: in a graph the plan is made anew.
-    decide = plan.__wrapped__ if torch.compiler.is_compiling() else plan
-    chosen = decide(_request(q, k, v, pattern, options), options.kernel)
+    chosen = plan(_request(q, k, v, pattern, options), options.kernel)
     if chosen.kernel == "sdpa":
         return _sdpa(q, k, v, pattern, labels, options)
     if chosen.kernel == "dense":
@@ -103,10 +103,6 @@ def _planned(
         )
     kernels = {"gather": gather_kernel, "flex": flex_kernel, "triton": triton_kernel}
     return run_lowered(q, k, v, chosen.lowered, kernels[chosen.kernel], labels, options)
-
-
-# Layouts are planned in numpy and kept: torch.compile leaves this call as it is.
-_outside_the_graph = torch.compiler.disable(_planned)
 
 
 def _attend_per_head(

@@ -256,7 +256,10 @@ def _fold(kind: Any, patterns: list[Pattern]) -> Pattern:
     """Join patterns: nested joins of the same kind flatten, repeats and neutral parts vanish."""
     flat: dict[Pattern, None] = {}
     for p in patterns:
-        flat.update(dict.fromkeys(p.parts if isinstance(p, kind) else (p,)))
+        if isinstance(p, _Combination) and type(p) is kind:
+            flat.update(dict.fromkeys(p.parts))
+        else:
+            flat[p] = None
     whole = [p for p in flat if p.everything]
     if whole and (kind is Or or len(flat) == len(whole)):
         return whole[0]

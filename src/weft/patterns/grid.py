@@ -97,8 +97,9 @@ class OffsetBlock(Pattern):
         return SameBlock(self.block).sees(i + self.shift, j + self.shift)
 
     def covers(self, rows: Region, cols: Region, length: int | None = None) -> Coverage:
-        moved = [Region(r.lo + self.shift, r.hi + self.shift) for r in (rows, cols)]
-        return SameBlock(self.block).covers(*moved)
+        rows = Region(rows.lo + self.shift, rows.hi + self.shift)
+        cols = Region(cols.lo + self.shift, cols.hi + self.shift)
+        return SameBlock(self.block).covers(rows, cols)
 
 
 @PATTERNS.register("axis")
