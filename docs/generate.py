@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+RESULTS = ROOT / "benchmarks" / "results"
 DOTS_PER_INCH = 100
 
 
@@ -157,6 +159,49 @@ def sections() -> dict[Path, dict[str, str]]:
     return found
 
 
+def result_sections() -> dict[Path, dict[str, str]]:
+    """Tables of measured results: all of them in docs/speed.md, a summary in the README."""
+    from weft.report.rows import read
+    from weft.report.tables import bench_table, to_markdown
+
+    found = {path.stem: read(path) for path in sorted(RESULTS.glob("*.jsonl"))}
+    tables = {
+        name: to_markdown(bench_table(rows)).strip()
+        for name, rows in found.items()
+        if rows[0].get("bench") == "attention"
+    }
+    tables["layouts"] = layout_table(found["cpu_layouts"])
+    chosen = [found["h200_bidirectional_graph"], found["h200_causal_graph_patterns"]]
+    return {DOCS / "speed.md": tables, ROOT / "README.md": {"results": summary(chosen)}}
+
+
+def summary(runs: list[list[dict[str, Any]]]) -> str:
+    """How many times faster than dense, forward and backward, by length; and the memory."""
+    lengths = sorted({row["length"] for rows in runs for row in rows})
+    heads = [f"{n:,} tokens" for n in lengths]
+    lines = ["| layer | " + " | ".join(heads) + f" | memory at {lengths[-1]:,} |"]
+    lines.append("|---|" + "---|" * (len(lengths) + 1))
+    for rows in runs:
+        for case in dict.fromkeys(row["case"] for row in rows):
+            own = {(row["measure"], row["length"]): row for row in rows if row["case"] == case}
+            cells = [f"{1 / own['forward+backward', n]['ratio_to_dense']:.2f}×" for n in lengths]
+            memory = own["memory", lengths[-1]]["ratio_to_dense"]
+            name = f"`{case}`" + (", causal" if rows[0]["causal"] else "")
+            lines.append(f"| {name} | " + " | ".join(cells) + f" | {memory:.2f} |")
+    return "\n".join(lines)
+
+
+def layout_table(rows: list[dict[str, Any]]) -> str:
+    """How long layouts take."""
+    lines = ["| pattern | tokens | layout | lowered to parts | memory |", "|---|---|---|---|---|"]
+    for row in rows:
+        lines.append(
+            f"| `{row['pattern']}` | {row['tokens']:,} | {row['layout_ms']:.1f} ms | "
+            f"{row['lower_ms']:.1f} ms | {row['growth_mib']:.0f} MiB |"
+        )
+    return "\n".join(lines)
+
+
 def filled(text: str, name: str, content: str) -> str:
     """The document with new content between the markers of one name."""
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
@@ -178,9 +223,18 @@ def draw(name: str, folder: Path = DOCS / "pictures") -> Path:
     return path
 
 
+def draw_results() -> None:
+    """Plot the time and memory of every mechanism over length."""
+    from weft.report.plots import plot_bench
+    from weft.report.rows import read
+
+    rows = read(RESULTS / "h200_bidirectional_graph.jsonl")
+    plot_bench(rows, DOCS / "pictures" / "speed_h200.png")
+
+
 def main() -> None:
     """Write all documents and, unless told `--text`, draw all pictures."""
-    for path, contents in sections().items():
+    for path, contents in {**sections(), **result_sections()}.items():
         text = path.read_text()
         for name, content in contents.items():
             text = filled(text, name, content)
@@ -188,6 +242,7 @@ def main() -> None:
     if "--text" not in sys.argv:
         for name in PICTURES:
             draw(name)
+        draw_results()
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ from weft.patterns import (
 )
 
 # In CI hypothesis takes its profile of that name by itself: the same examples at every run.
-quick = settings(max_examples=100, deadline=None)
-few = settings(max_examples=40, deadline=None)
+quick = settings(max_examples=60, deadline=None)
+few = settings(max_examples=30, deadline=None)
 
 small = st.integers(1, 12)
 medium = st.integers(1, 70)
