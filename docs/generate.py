@@ -225,11 +225,11 @@ def draw(name: str, folder: Path = DOCS / "pictures") -> Path:
 
 def draw_results() -> None:
     """Plot the time and memory of every mechanism over length."""
-    from weft.report.plots import plot_bench
+    from weft.report.plots import draw_bench
     from weft.report.rows import read
 
-    rows = read(RESULTS / "h200_bidirectional_graph.jsonl")
-    plot_bench(rows, DOCS / "pictures" / "speed_h200.png")
+    figure = draw_bench(read(RESULTS / "h200_bidirectional_graph.jsonl"))
+    figure.savefig(DOCS / "plots" / "speed_h200.png", dpi=DOTS_PER_INCH, bbox_inches="tight")
 
 
 def main() -> None:
