@@ -6,7 +6,7 @@ Grammar (precedence as in Python: `~` over `&` over `|`):
     atom  := name [ "(" args ")" ] | "(" spec ")" | "[" items "]" | number | string
     args  := [key "="] spec, ...
 
-Names are case-insensitive words; `true`, `false` and `none` are values. Python's keywords are no
+Names are words; `true`, `false` and `none` are values. Python's keywords are no
 obstacle (`global` is a pattern), which is why this is not `ast.parse`.
 """
 

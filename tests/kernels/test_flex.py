@@ -12,13 +12,12 @@ from kernels.oracle import alibi, assert_same, heads, oracle
 from patterns.expressions import cases, few
 from weft.kernels import flex
 from weft.kernels.attend import attend
-from weft.kernels.flex import _block_mask, _lists, _padded, _seen, _spread
+from weft.kernels.flex import _block_mask, _lists, _seen
 from weft.patterns import (
     BlockNeighbours,
     Causal,
     Columns,
     Dilated,
-    Full,
     Global,
     Keys,
     Order,
@@ -29,7 +28,6 @@ from weft.patterns import (
     Sliding,
     Strided,
     Window2d,
-    layout,
     select,
 )
 from weft.patterns.lower import Part
@@ -74,53 +72,24 @@ def check_lists(tensors, some, every):
 def test_lists_are_the_layout(case, block, masked):
     pattern, n, m = case
     part = Part(pattern, Order(n, m - n), Order(m), m)
-    lists = _lists(part, block, 4, CPU, masked)
+    lists = _lists(part, block, CPU, masked)
     some, every = part.layout(block).dense()
     # A mask from outside may hide any key: then no block is full.
-    check_lists(lists.tensors, some, every & (not masked))
-    assert lists.copied is None
+    check_lists(lists, some, every & (not masked))
 
 
 def test_the_block_mask_holds_the_lists_and_the_predicate():
     pattern = Sliding(300) | Global(first=2)
     part = Part(pattern, Order(1000), Order(1000), 1000)
-    lists = _lists(part, 128, 4, CPU, False)
-    mask = _block_mask(lists, (1000, 1000), 128, _seen(part, lists, CPU), None)
+    lists = _lists(part, 128, CPU, False)
+    mask = _block_mask(lists, (1000, 1000), 128, _seen(part, CPU), None)
     assert mask.shape == (1, 1, 1000, 1000)
     for name, at in (("kv_indices", 1), ("full_kv_indices", 3), ("q_indices", 5)):
-        assert getattr(mask, name) is lists.tensors[at]
+        assert getattr(mask, name) is lists[at]
     zero = torch.tensor(0)
     for i, j in ((5, 300), (5, 305), (999, 0), (700, 401), (700, 400)):
         seen = mask.mask_mod(zero, zero, torch.tensor(i), torch.tensor(j))
         assert bool(seen) == (abs(i - j) < 300 or min(i, j) < 2)
-
-
-@pytest.mark.parametrize("lines", [1, 16, 400])
-@pytest.mark.parametrize("pattern", [Sliding(9) | Sink(3), Full(), Columns(32, 2) & Causal()])
-def test_busy_columns_are_spread_over_copies(pattern, lines):
-    n, block = 4096, 16
-    found = layout(pattern, Order(n), Order(n), n, block)
-    v, copied = _spread(found, lines)
-    whole = np.concatenate((np.arange(found.columns), copied))
-    np.testing.assert_array_equal(whole[v], found.cols)
-    most = max(flex._LEAST_SHARE, len(v) * lines // (2 * flex._PROCESSORS))
-    assert np.bincount(v).max() <= most
-    busy = np.bincount(found.cols).max() > most
-    assert bool(len(copied)) == busy
-    # The lists of rows and columns still name the same blocks, each once.
-    columns = found.columns + len(copied)
-    lists = _padded(found.row_of, v, found.full, found.rows)
-    lists += _padded(v, found.row_of, found.full, columns)
-    some, every = np.zeros((2, found.rows, columns), dtype=bool)
-    some[found.row_of, v] = True
-    every[found.row_of[found.full], v[found.full]] = True
-    assert some.sum() == len(v)
-    check_lists(lists, some, every)
-
-
-def test_a_short_last_block_is_not_copied():
-    found = layout(Full(), Order(4090), Order(4090), 4090, 16)
-    assert not len(_spread(found, 1)[1])
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)

@@ -1,18 +1,15 @@
 """FlexAttention from our layouts: the fused block-sparse kernel on a GPU, forward and backward.
 
 The BlockMask is written down from the block calculus, in milliseconds and without evaluating the
-pattern. Two traps are closed here. A compiled FlexAttention that passes dynamo's recompile limit
-falls back silently to an unfused kernel: every pattern is compiled as a function of its own, whole
-(fullgraph), so a limit that is passed raises. And a key block that very many rows read keeps one
-multiprocessor busy in the backward pass while the others wait: such blocks are copied, each copy
-serves a share of the rows, and autograd adds the copies up.
+pattern. A trap is closed here: a compiled FlexAttention that passes dynamo's recompile limit falls
+back silently to an unfused kernel, so every pattern is compiled as a function of its own, whole
+(fullgraph), and a limit that is passed raises.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from types import FunctionType
 from typing import Any
@@ -26,14 +23,11 @@ from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attent
 from weft.errors import Unsupported
 from weft.kernels.bias import Bias
 from weft.kernels.labels import Labels
-from weft.patterns.layout import Layout
 from weft.patterns.lower import Part
 from weft.patterns.order import Order
 from weft.patterns.region import Bools, Ints
 
 BLOCKS = (128,)  # block sizes the kernel is used with
-_PROCESSORS = 132
-_LEAST_SHARE = 16  # rows that a copy of a key block serves, at least
 
 
 def flex_part(
@@ -60,33 +54,16 @@ def flex_part(
             )
         # A compiled FlexAttention on a CPU reads permuted tensors wrongly.
         q, k, v = (x.contiguous() for x in (q, k, v))
-    lists = _lists(part, block, q.shape[0] * q.shape[1], q.device, labels is not None)
-    if lists.copied is not None:
-        k, v = (torch.cat((x, x.index_select(2, lists.copied)), dim=2) for x in (k, v))
-        labels = labels and Labels(
-            labels.queries, torch.cat((labels.keys, labels.keys[:, lists.copied]), dim=1)
-        )
-    test = _seen(part, lists, q.device)
-    score = None if bias is None else _score(bias, part, lists, q.device)
+    lists = _lists(part, block, q.device, labels is not None)
+    score = None if bias is None else _score(bias, part, q.device)
     sizes = (q.shape[2], k.shape[2])
-    mask = _block_mask(lists, sizes, block, test, labels)
-    key = (part.pattern, type(part.rows), type(part.cols), lists.copied is None, labels is None)
+    mask = _block_mask(lists, sizes, block, _seen(part, q.device), labels)
+    key = (part.pattern, type(part.rows), type(part.cols), labels is None)
     return _call((*key, block), q.device)(q, k, v, mask, score, scale)
 
 
-@dataclass(frozen=True, eq=False)
-class Lists:
-    """The lists of a BlockMask: partial and full blocks, by row and by column.
-
-    `copied` are the keys that stand a second time behind the others, None if there are none.
-    """
-
-    tensors: tuple[Tensor, ...]
-    copied: Tensor | None
-
-
 def _block_mask(
-    lists: Lists,
+    lists: tuple[Tensor, ...],
     sizes: tuple[int, int],
     block: int,
     test: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
@@ -100,31 +77,20 @@ def _block_mask(
             return test(b, h, i, j) & (queries[b, i] == keys[b, j])
     else:
         chosen = test
-    return BlockMask(sizes, *lists.tensors, BLOCK_SIZE=(block, block), mask_mod=chosen)
+    return BlockMask(sizes, *lists, BLOCK_SIZE=(block, block), mask_mod=chosen)
 
 
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)  # what is kept must serve training as well
-def _seen(
-    part: Part, lists: Lists, device: torch.device
-) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+def _seen(part: Part, device: torch.device) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
     """The pattern as a function of batch row, head and tensor indices."""
     test = part.pattern.bind(part.length, device)
-    row, col = _position(part.rows, device), _key_position(part, lists, device)
+    row, col = _position(part.rows, device), _position(part.cols, device)
 
     def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return test(row(i), col(j))
 
     return seen
-
-
-def _key_position(part: Part, lists: Lists, device: torch.device) -> Callable[[Tensor], Tensor]:
-    """From an index of the keys, copies included, to the position that stands there."""
-    if lists.copied is None:
-        return _position(part.cols, device)
-    own = torch.as_tensor(part.cols.positions(), device=device)
-    table = torch.cat((own, own[lists.copied]))
-    return lambda x: table[x]
 
 
 def _position(order: Order, device: torch.device) -> Callable[[Tensor], Tensor]:
@@ -135,8 +101,8 @@ def _position(order: Order, device: torch.device) -> Callable[[Tensor], Tensor]:
     return lambda x: table[x.clamp(max=order.count - 1)]
 
 
-def _score(bias: Bias, part: Part, lists: Lists, device: torch.device) -> Callable[..., Tensor]:
-    row, col = _position(part.rows, device), _key_position(part, lists, device)
+def _score(bias: Bias, part: Part, device: torch.device) -> Callable[..., Tensor]:
+    row, col = _position(part.rows, device), _position(part.cols, device)
 
     def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return s + bias(h, row(i), col(j))
@@ -146,34 +112,12 @@ def _score(bias: Bias, part: Part, lists: Lists, device: torch.device) -> Callab
 
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)
-def _lists(part: Part, block: int, lines: int, device: torch.device, masked: bool) -> Lists:
-    """The blocks of a part; `lines` sequences (batch × heads) run side by side."""
+def _lists(part: Part, block: int, device: torch.device, masked: bool) -> tuple[Tensor, ...]:
+    """The lists of a BlockMask: partial and full blocks, by row and by column."""
     found = part.layout(block)
     u, v, full = found.row_of, found.cols.astype(np.int64), found.full & (not masked)
-    v, copied = _spread(found, lines) if device.type == "cuda" else (v, v[:0])
-    columns = found.columns + len(copied)
-    arrays = _padded(u, v, full, found.rows) + _padded(v, u, full, columns)
-    tensors = tuple(torch.as_tensor(array, device=device) for array in arrays)
-    if not len(copied):
-        return Lists(tensors, None)
-    keys = (copied[:, None] * block + np.arange(block)).ravel()
-    return Lists(tensors, torch.as_tensor(keys, device=device))
-
-
-def _spread(found: Layout, lines: int) -> tuple[Ints, Ints]:
-    """Columns of the visible blocks, long columns spread over copies; and which are copied."""
-    v = found.cols.astype(np.int64)
-    if found.keys % found.block:
-        return v, v[:0]
-    # A column should take no longer than half of what each processor has to do anyway.
-    most = max(_LEAST_SHARE, len(v) * lines // (2 * _PROCESSORS))
-    copied: list[int] = []
-    for column in np.flatnonzero(np.bincount(v, minlength=1) > most):
-        own = np.flatnonzero(v == column)  # in the order of their rows
-        for at in range(most, len(own), most):
-            v[own[at : at + most]] = found.columns + len(copied)
-            copied.append(int(column))
-    return v, np.asarray(copied, dtype=np.int64)
+    arrays = _padded(u, v, full, found.rows) + _padded(v, u, full, found.columns)
+    return tuple(torch.as_tensor(array, device=device) for array in arrays)
 
 
 def _padded(row: Ints, col: Ints, full: Bools, rows: int) -> list[NDArray[np.int32]]:

@@ -20,6 +20,7 @@ from typing import ClassVar
 from weft.mixers.base import MIXERS, Frame, Traits
 from weft.mixers.pattern_mixer import PatternAttention
 from weft.patterns import Causal, Pattern, Sink, Sliding
+from weft.patterns.sequence import at_least
 
 
 @MIXERS.register("sliding_window")
@@ -43,6 +44,7 @@ class SlidingWindow:
     )
 
     def __post_init__(self) -> None:
+        at_least(0, sinks=self.sinks)
         self.pattern(causal=False)
 
     def pattern(self, causal: bool) -> Pattern:

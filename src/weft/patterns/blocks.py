@@ -92,6 +92,7 @@ class RandomBlocks(Pattern):
 
     def __post_init__(self) -> None:
         at_least(1, count=self.count, block=self.block)
+        at_least(0, seed=self.seed)
 
     @property
     def needs_length(self) -> bool:  # type: ignore[override]  # a ClassVar elsewhere
