@@ -138,3 +138,9 @@ def test_a_failed_picture_leaves_nothing(tmp_path, monkeypatch):
         picture.save(Sliding(3), 16, tmp_path / "mask.png")
     assert [p.name for p in tmp_path.iterdir()] == ["mask.png"]
     assert (tmp_path / "mask.png").read_text() == "an older picture"
+
+
+def test_a_picture_makes_its_folder(tmp_path):
+    path = tmp_path / "new" / "folder" / "mask.png"
+    picture.save(Sliding(4), 32, path)
+    assert path.read_bytes().startswith(b"\x89PNG")

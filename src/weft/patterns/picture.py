@@ -116,6 +116,7 @@ def save(
     if path.suffix.lower() not in (".png", ".svg"):
         raise WeftError(f"a picture is .png or .svg; got {str(path)!r}")
     figure = draw(pattern, n, heads=heads, layers=layers)
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=_DOTS_PER_INCH)
