@@ -216,3 +216,10 @@ def test_no_operation_sees_all_pairs(pattern):
 
 def test_memory_has_teeth():
     assert largest(Sliding(100), 1024, kernel="dense") >= 1024**2
+
+
+@pytest.mark.parametrize(("length", "block"), [(5, 16), (16, 16), (17, 32), (100, 128), (900, 128)])
+def test_a_short_sequence_takes_a_small_block(length, block):
+    """Folding 1,024 tokens by 128 leaves sequences of 8: a block of 128 would be mostly padding."""
+    part = Part(Causal(), Order(length), Order(length), length, fold=4)
+    assert part.fit(128) == block

@@ -175,7 +175,7 @@ def gather_kernel(
         k,
         v,
         part,
-        block=options.block,
+        block=part.fit(options.block),
         scale=options.scale,
         labels=labels,
         bias=bias,

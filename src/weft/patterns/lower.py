@@ -48,6 +48,11 @@ class Part:
         """The blocks to compute."""
         return layout(self.pattern, self.rows, self.cols, self.length, block)
 
+    def fit(self, block: int) -> int:
+        """A block no larger than the part needs: folded sequences may be short."""
+        longest = max(self.rows.count, self.cols.count)
+        return min(block, max(16, 1 << (longest - 1).bit_length()))
+
     def computed_pairs(self, block: int) -> int:
         """Pairs computed at this block size."""
         return self.fold * self.layout(block).computed_pairs
