@@ -59,7 +59,7 @@ def test_markdown():
 
 def test_the_terminal_shows_the_same_cells():
     table = bench_table(some_rows())
-    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115  # closed with the process
     console.print(to_rich(table))
     console.file.close()
     text = console.export_text()

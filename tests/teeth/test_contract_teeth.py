@@ -3,9 +3,9 @@
 import re
 
 import pytest
-import twins_equality  # noqa: F401
-import twins_invariance  # noqa: F401
-import twins_streaming  # noqa: F401
+import twins_equality  # noqa: F401  # importing files the twins
+import twins_invariance  # noqa: F401  # importing files the twins
+import twins_streaming  # noqa: F401  # importing files the twins
 from tiny import TWINS, Tiny, TinyAttention
 from twins_promises import ChangesGain, KeepsList, LeavesOutGain
 

@@ -21,7 +21,7 @@ from weft.errors import Unsupported, WeftError
 from weft.kernels.bias import Bias, dense_bias
 from weft.kernels.dense import dense_attention, expand_heads
 from weft.kernels.labels import Labels, make_labels
-from weft.kernels.parts import Options, flex_kernel, gather_kernel, run_lowered, triton_kernel
+from weft.kernels.parts import Options, run_lowered
 from weft.kernels.plan import KERNELS, Kernel, Plan, Request, plan
 from weft.kernels.sdpa import torch_attention
 from weft.patterns import Causal, Full, Pattern
@@ -96,13 +96,12 @@ def _planned(
     if chosen.kernel == "dense":
         return _dense(q, k, v, pattern, labels, options)
     assert chosen.lowered is not None
-    options = replace(options, block=chosen.block)
+    options = replace(options, block=chosen.block, kernel=chosen.kernel)
     if options.dropout and chosen.kernel != "gather":
         raise Unsupported(
             f"the {chosen.kernel} kernel has no dropout; use kernel='gather' or dropout=0"
         )
-    kernels = {"gather": gather_kernel, "flex": flex_kernel, "triton": triton_kernel}
-    return run_lowered(q, k, v, chosen.lowered, kernels[chosen.kernel], labels, options)
+    return run_lowered(q, k, v, chosen.lowered, labels, options)
 
 
 def _attend_per_head(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -42,7 +41,6 @@ def run_lowered(
     k: Tensor,
     v: Tensor,
     lowered: Lowered,
-    kernel: Callable[..., tuple[Tensor, Tensor]],
     labels: Labels | None,
     options: Options,
 ) -> tuple[Tensor, Tensor]:
@@ -51,14 +49,14 @@ def run_lowered(
     rows = own = own_lse = None
     if apart is not None:
         rows = _index(apart.rows, -1, 0, q.device)
-        own, own_lse = _run_apart(q, k, v, apart, kernel, labels, options)
-    if kernel is triton_kernel and all(can_run(part, n, m) for part in lowered.parts):
+        own, own_lse = _run_apart(q, k, v, apart, labels, options)
+    if options.kernel == "triton" and all(can_run(part, n, m) for part in lowered.parts):
         settings = {"block": options.block, "scale": options.scale, "labels": labels}
         instead = None if rows is None or options.lse else (rows, own)
         out, lse = block_sparse_attention(q, k, v, lowered, instead=instead, **settings)
         rows = rows if instead is None else None
     else:
-        parts = [_run_part(q, k, v, part, kernel, labels, options) for part in lowered.parts]
+        parts = [_run_part(q, k, v, part, labels, options) for part in lowered.parts]
         out, lse = merge(parts)
     if rows is not None:
         out = out.index_copy(2, rows, own)
@@ -71,7 +69,6 @@ def _run_apart(
     k: Tensor,
     v: Tensor,
     part: Part,
-    kernel: Callable[..., tuple[Tensor, Tensor]],
     labels: Labels | None,
     options: Options,
 ) -> tuple[Tensor, Tensor | None]:
@@ -80,7 +77,7 @@ def _run_apart(
     if plain and not (options.lse and q.is_cuda):
         rows = _take(q, _index(part.rows, -1, 0, q.device))
         return torch_attention(rows, k, v, None, False, options)
-    return _run_part(q, k, v, part, kernel, labels, options)
+    return _run_part(q, k, v, part, labels, options)
 
 
 def _run_part(
@@ -88,19 +85,18 @@ def _run_part(
     k: Tensor,
     v: Tensor,
     part: Part,
-    kernel: Callable[..., tuple[Tensor, Tensor]],
     labels: Labels | None,
     options: Options,
 ) -> tuple[Tensor, Tensor]:
     """Bring q, k and v into the order of the part, attend, and bring the result back."""
     if part.fold > 1:
-        return _run_folded(q, k, v, part, kernel, labels, options)
+        return _run_folded(q, k, v, part, labels, options)
     n, m = q.shape[2], k.shape[2]
     rows, cols = _index(part.rows, n, m - n, q.device), _index(part.cols, m, 0, q.device)
     permuted = rows is not None and len(rows) == n
     q, k, v = _take(q, rows), _take(k, cols), _take(v, cols)
     labels = labels and labels.take(rows, cols)
-    out, lse = kernel(q, k, v, part, labels, options.bias, options)
+    out, lse = _attend_part(q, k, v, part, labels, options.bias, options)
     if permuted:
         back = rows.argsort()
         out, lse = out[:, :, back], lse[:, :, back]
@@ -112,7 +108,6 @@ def _run_folded(
     k: Tensor,
     v: Tensor,
     part: Part,
-    kernel: Callable[..., tuple[Tensor, Tensor]],
     labels: Labels | None,
     options: Options,
 ) -> tuple[Tensor, Tensor]:
@@ -122,12 +117,12 @@ def _run_folded(
         labels = make_labels(torch.ones_like(q[:, 0, :, 0], dtype=torch.bool), None, n)
     if labels is None and bias is None:
         q, k, v = (_fold(x, s).flatten(1, 2) for x in (q, k, v))  # (b, s·h, n / s, d)
-        out, lse = kernel(q, k, v, part, None, None, options)
+        out, lse = _attend_part(q, k, v, part, None, None, options)
         return _unfold(out.unflatten(1, (s, -1)), n), _unfold(lse.unflatten(1, (s, -1)), n)
     q, k, v = (_fold(x, s).flatten(0, 1) for x in (q, k, v))  # (b·s, h, n / s, d)
     # A bias depends on the distance i − j, which grows s times as fast.
     wide = bias and (lambda head, i, j: bias(head, i * s, j * s))
-    out, lse = kernel(q, k, v, part, labels and labels.fold(s), wide, options)
+    out, lse = _attend_part(q, k, v, part, labels and labels.fold(s), wide, options)
     return _unfold(out.unflatten(0, (-1, s)), n), _unfold(lse.unflatten(0, (-1, s)), n)
 
 
@@ -160,7 +155,7 @@ def _take(x: Tensor, index: Tensor | None) -> Tensor:
     return x if index is None else x.index_select(2, index)
 
 
-def gather_kernel(
+def _attend_part(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -169,45 +164,13 @@ def gather_kernel(
     bias: Bias | None,
     options: Options,
 ) -> tuple[Tensor, Tensor]:
-    """One part, block-sparse in plain PyTorch."""
-    return gather_attention(
-        q,
-        k,
-        v,
-        part,
-        block=part.fit(options.block),
-        scale=options.scale,
-        labels=labels,
-        bias=bias,
-        dropout=options.dropout,
-    )
-
-
-def flex_kernel(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    part: Part,
-    labels: Labels | None,
-    bias: Bias | None,
-    options: Options,
-) -> tuple[Tensor, Tensor]:
-    """One part by FlexAttention."""
-    return flex_part(
-        q, k, v, part, block=options.block, scale=options.scale, labels=labels, bias=bias
-    )
-
-
-def triton_kernel(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    part: Part,
-    labels: Labels | None,
-    bias: Bias | None,
-    options: Options,
-) -> tuple[Tensor, Tensor]:
-    """One part by our own kernels."""
-    if bias is not None:
-        raise Unsupported("the triton kernel takes no bias; use kernel='flex' or 'auto'")
-    return block_sparse_part(q, k, v, part, block=options.block, scale=options.scale, labels=labels)
+    """One part, q, k and v in its order, by the kernel of the call."""
+    settings = {"block": options.block, "scale": options.scale, "labels": labels}
+    if options.kernel == "flex":
+        return flex_part(q, k, v, part, bias=bias, **settings)
+    if options.kernel == "triton":
+        if bias is not None:
+            raise Unsupported("the triton kernel takes no bias; use kernel='flex' or 'auto'")
+        return block_sparse_part(q, k, v, part, **settings)
+    settings["block"] = part.fit(options.block)
+    return gather_attention(q, k, v, part, bias=bias, dropout=options.dropout, **settings)

@@ -94,11 +94,11 @@ class _Combination(Pattern):
         return all(part.relative for part in self.parts)
 
     @property
-    def needs_length(self) -> bool:  # type: ignore[override]
+    def needs_length(self) -> bool:  # type: ignore[override]  # a ClassVar in primitives
         return any(part.needs_length for part in self.parts)
 
     @property
-    def per_head(self) -> bool:  # type: ignore[override]
+    def per_head(self) -> bool:  # type: ignore[override]  # a ClassVar in primitives
         return any(part.per_head for part in self.parts)
 
     def every_nth(self, step: int) -> Pattern | None:
@@ -124,7 +124,7 @@ class Or(_Combination):
         return lambda i, j: reduce(lambda a, b: a | b, [test(i, j) for test in tests])
 
     @property
-    def causal(self) -> bool:  # type: ignore[override]
+    def causal(self) -> bool:  # type: ignore[override]  # a ClassVar in primitives
         return all(part.causal for part in self.parts)
 
     def sees(self, i: Any, j: Any, length: int | None = None) -> Any:
@@ -145,7 +145,7 @@ class And(_Combination):
         return lambda i, j: reduce(lambda a, b: a & b, [test(i, j) for test in tests])
 
     @property
-    def causal(self) -> bool:  # type: ignore[override]
+    def causal(self) -> bool:  # type: ignore[override]  # a ClassVar in primitives
         return any(part.causal for part in self.parts)
 
     def sees(self, i: Any, j: Any, length: int | None = None) -> Any:
@@ -163,15 +163,15 @@ class Not(Pattern):
     inner: Pattern
 
     @property
-    def relative(self) -> bool:  # type: ignore[override]
+    def relative(self) -> bool:  # type: ignore[override]  # a ClassVar in primitives
         return self.inner.relative
 
     @property
-    def needs_length(self) -> bool:  # type: ignore[override]
+    def needs_length(self) -> bool:  # type: ignore[override]  # a ClassVar in primitives
         return self.inner.needs_length
 
     @property
-    def per_head(self) -> bool:  # type: ignore[override]
+    def per_head(self) -> bool:  # type: ignore[override]  # a ClassVar in primitives
         return self.inner.per_head
 
     def bind(self, length: int, device: Any) -> Callable[[Any, Any], Any]:
@@ -218,11 +218,11 @@ class PerHead(Pattern):
         return hash(("per_head", self.patterns))
 
     @cached_property
-    def causal(self) -> bool:  # type: ignore[override]
+    def causal(self) -> bool:  # type: ignore[override]  # a ClassVar in primitives
         return all(part.causal for part in self.patterns)
 
     @cached_property
-    def needs_length(self) -> bool:  # type: ignore[override]
+    def needs_length(self) -> bool:  # type: ignore[override]  # a ClassVar in primitives
         return any(part.needs_length for part in self.patterns)
 
     def head(self, index: int, heads: int) -> Pattern:

@@ -25,8 +25,8 @@ def mask(
     Queries are the last n of m positions.
     """
     m = n if m is None else m
-    i = torch.arange(m - n, m, device=device)[:, None]  # type: ignore[arg-type]
-    j = torch.arange(m, device=device)[None, :]  # type: ignore[arg-type]
+    i = torch.arange(m - n, m, device=device)[:, None]  # type: ignore[arg-type]  # any device torch takes
+    j = torch.arange(m, device=device)[None, :]  # type: ignore[arg-type]  # any device torch takes
     rows = [pattern.head(a, heads).sees(i, j, m).expand(n, m) for a in range(heads)]
     return torch.stack(rows)
 
