@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import weft.kernels.block_sparse as block_sparse
+from weft.errors import Unsupported
+from weft.kernels.attend import attend
 from weft.kernels.labels import make_labels
 from weft.patterns import (
     BlockNeighbours,
@@ -175,3 +177,10 @@ def test_a_wrong_list_is_caught(broken, monkeypatch):
     pattern = Sliding(9) | Keys(first=8)
     with pytest.raises(AssertionError):
         check(pattern, 48, 48, natural(pattern, 48, 48), 16)
+
+
+@pytest.mark.parametrize("pattern", [Sliding(9), Causal() & (Sliding(8) | Strided(8))], ids=str)
+def test_a_bias_is_refused_not_ignored(pattern):
+    q, k, v = inputs(64, 64, 2)
+    with pytest.raises(Unsupported, match="takes no bias"):
+        attend(q, k, v, pattern, kernel="triton", bias=lambda head, i, j: -(i - j).abs())

@@ -101,6 +101,8 @@ def _planned(
         raise Unsupported(
             f"the {chosen.kernel} kernel has no dropout; use kernel='gather' or dropout=0"
         )
+    if options.bias is not None and chosen.kernel == "triton":
+        raise Unsupported("the triton kernel takes no bias; use kernel='flex' or 'auto'")
     return run_lowered(q, k, v, chosen.lowered, labels, options)
 
 

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.errors import Unsupported
 from weft.kernels.bias import Bias
 from weft.kernels.block_sparse import block_sparse_attention, block_sparse_part, can_run
 from weft.kernels.flex import flex_part
@@ -169,8 +168,6 @@ def _attend_part(
     if options.kernel == "flex":
         return flex_part(q, k, v, part, bias=bias, **settings)
     if options.kernel == "triton":
-        if bias is not None:
-            raise Unsupported("the triton kernel takes no bias; use kernel='flex' or 'auto'")
         return block_sparse_part(q, k, v, part, **settings)
     settings["block"] = part.fit(options.block)
     return gather_attention(q, k, v, part, bias=bias, dropout=options.dropout, **settings)
