@@ -78,7 +78,7 @@ def test_every_term_starts_at_one_scale():
         module.table.zero_()
     scales["sinusoid"] = module(torch.zeros(1, 4000, dtype=torch.long)).pow(2).mean().sqrt()
     for name, scale in scales.items():
-        assert scale.item() == pytest.approx(0.02, rel=0.05), name
+        assert scale.item() == pytest.approx(1.0, rel=0.05), name
 
 
 def test_no_registers_leave_no_parameter():
@@ -135,3 +135,22 @@ def test_refuses_inputs(settings, x, valid, message):
     module = Embedding(**settings).build(6, 3)
     with pytest.raises(WeftError, match=message):
         module(x, valid=valid)
+
+
+def test_bumps_embed_levels_by_gaussians():
+    module = build(vocab=256, bumps=8)
+    ids = torch.tensor([[0, 1, 128, 255]])
+    rows = []
+    for level in (0, 1, 128, 255):
+        bumps = [math.exp(-0.5 * (level * 7 / 255 - k) ** 2) for k in range(8)]
+        rows.append(module.linear(torch.tensor(bumps, dtype=torch.float64)))
+    torch.testing.assert_close(module(ids)[0], torch.stack(rows))
+    assert not hasattr(module, "table")
+    near = (module(ids)[0, 0] - module(ids)[0, 1]).norm()
+    assert near < 0.1 * (module(ids)[0, 0] - module(ids)[0, 2]).norm()
+
+
+@pytest.mark.parametrize("wrong", [{"channels": 3, "bumps": 4}, {"vocab": 5, "bumps": 6}])
+def test_bumps_need_levels(wrong):
+    with pytest.raises(WeftError, match="levels on a scale"):
+        Embedding(**wrong)

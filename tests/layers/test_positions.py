@@ -17,6 +17,7 @@ from weft.layers.positions import (
     Alibi,
     PositionScheme,
     Rope,
+    Rope2d,
     T5Bias,
     alibi_slopes,
     build_positions,
@@ -187,6 +188,57 @@ def test_t5_refuses_buckets_that_do_not_fit(buckets, reach):
         T5Bias(buckets=buckets, max_distance=reach).build(H, D)
 
 
+def pixel(token, tile):
+    """Where a token of an 8×8 picture stands, counted by hand."""
+    if tile is None:
+        return divmod(token, 8)
+    high, wide = tile
+    block, inner = divmod(token, high * wide)
+    (down, right), (y, x) = divmod(block, 8 // wide), divmod(inner, wide)
+    return down * high + y, right * wide + x
+
+
+@pytest.mark.parametrize("tile", [None, (2, 4), (4, 2)], ids=str)
+def test_rope2d_turns_each_half_by_one_coordinate(tile):
+    rotary = Rope2d(width=8, unit=4.0, tile=tile, shortest=3.0, longest=24.0).build(1, 8).double()
+    x = torch.randn(1, 1, 64, 8, dtype=torch.float64)
+    out = rotary.rotate(x, torch.arange(64))
+    for token in range(64):
+        for half, coordinate in enumerate(pixel(token, tile)):
+            own = x[0, 0, token, 4 * half : 4 * half + 4]
+            angle = coordinate * 0.5 * 2 * math.pi / torch.tensor([3.0, 24.0]).double()
+            z = torch.complex(own[:2], own[2:]) * torch.polar(torch.ones_like(angle), angle)
+            expected = torch.cat((z.real, z.imag))
+            torch.testing.assert_close(out[0, 0, token, 4 * half : 4 * half + 4], expected)
+
+
+def test_rope2d_reads_a_finer_picture_as_the_same():
+    """A pixel of a picture twice as fine, at twice the coordinates, turns alike."""
+    x = torch.randn(1, 1, 1, 16).expand(1, 1, 256, 16)
+    coarse = Rope2d(width=8).build(1, 16).rotate(x[:, :, :64], torch.arange(64))
+    fine = Rope2d(width=16).build(1, 16).rotate(x, torch.arange(256))
+    same = fine.unflatten(2, (16, 16))[:, :, ::2, ::2].flatten(2, 3)
+    torch.testing.assert_close(same, coarse)
+    assert not torch.allclose(fine[:, :, :64], coarse)
+
+
+def test_rope2d_keeps_exact_angles_in_half_precision():
+    rotary = Rope2d(width=64, unit=64.0).build(1, 16)
+    exact = rotary.cos.clone()
+    assert torch.equal(rotary.bfloat16().cos, exact)
+
+
+def test_rope2d_refuses_what_is_no_picture():
+    rotary = Rope2d(width=4).build(1, 8)
+    assert rotary.rotate(torch.ones(1, 1, 3, 8), torch.arange(3)).shape == (1, 1, 3, 8)
+    with pytest.raises(WeftError, match="places 16 pixels; got 17"):
+        rotary.rotate(torch.ones(1, 1, 17, 8), torch.arange(17))
+    with pytest.raises(WeftError, match="tile=\\(3, 2\\)"):
+        Rope2d(width=4, tile=(3, 2))
+    with pytest.raises(WeftError, match="multiple of 4; got 6"):
+        Rope2d(width=4).build(1, 6)
+
+
 def test_no_positions_is_the_identity():
     scheme = build_positions(None, H, D)
     x = torch.randn(B, H, N, D)
@@ -197,12 +249,18 @@ def test_no_positions_is_the_identity():
 
 @pytest.mark.parametrize(
     "config",
-    [Rope(), Rope(base=5e5, interleaved=True), Alibi(), T5Bias(buckets=8, causal=True)],
+    [
+        Rope(),
+        Rope(base=5e5, interleaved=True),
+        Alibi(),
+        T5Bias(buckets=8, causal=True),
+        Rope2d(width=8, tile=(2, 4)),
+    ],
     ids=str,
 )
 def test_configs_survive_being_written(config):
     assert POSITIONS.from_dict(to_dict(config)) == config
     assert POSITIONS.parse(str(config)) == config
     scheme = build_positions(config, H, D)
-    assert scheme.biased == (not isinstance(config, Rope))
+    assert scheme.biased == (not isinstance(config, Rope | Rope2d))
     assert math.isfinite(scheme.rotate(torch.ones(1, H, 3, D), torch.arange(3)).sum())

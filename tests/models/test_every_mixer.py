@@ -78,7 +78,8 @@ def test_greedy_text_equals_repeated_forward(name):
     for _ in range(9):
         row = torch.cat((row, model(row)[:, -1:].argmax(-1)), dim=1)
     assert torch.equal(got, row)
-    assert len(got[:, 13:].unique()) > 2
+    scores = model(row)[:, 12:]  # which move from token to token, even where the best one stays
+    assert (scores[:, 1:] - scores[:, :-1]).abs().amax() > 0.05
 
 
 @pytest.mark.parametrize("name", sorted(set(MIXERS) - set(CAUSAL)))

@@ -52,6 +52,21 @@ def test_classifier_is_pool_then_matrices(pool, hidden):
     assert y.shape == (4, 3)
 
 
+def test_attention_pooling_is_four_weighted_means():
+    model = built(Classifier(trunk=encoder(), classes=3, pool="attention"))
+    x = ids(4, 5)
+    tokens = model.trunk(x, valid=VALID)
+    for row in range(4):
+        real = [n for n in range(5) if VALID[row, n]]
+        means = []
+        for query in model.pool.queries:
+            weights = [(tokens[row, n] @ query * DIM**-0.5).exp() for n in real]
+            total = [w / sum(weights) * tokens[row, n] for w, n in zip(weights, real, strict=True)]
+            means.append(sum(total) if real else torch.zeros(DIM, dtype=torch.float64))
+        torch.testing.assert_close(model(x, valid=VALID)[row], model.head(torch.cat(means)))
+    assert torch.equal(model(x[:1]), model(x[:1], valid=VALID[:1]))
+
+
 def test_first_is_the_register_where_there_is_one():
     config = Classifier(trunk=encoder(embed={"registers": 2}), classes=3, pool="first")
     model, x = built(config), ids(4, 5)

@@ -19,7 +19,7 @@ def both():
 def test_tied_scores_are_products_with_the_table(trunk):
     model = built(LanguageModel(trunk=trunk()))
     hidden = model.trunk(ids(2, 5))
-    expected = torch.einsum("bnc,vc->bnv", hidden, model.trunk.embedding.table)
+    expected = torch.einsum("bnc,vc->bnv", hidden, model.trunk.embedding.table) / DIM**0.5
     torch.testing.assert_close(model(ids(2, 5)), expected)
     assert not any(name.startswith("head") for name, _ in model.named_parameters())
 
@@ -38,11 +38,15 @@ def test_tying_trains_one_table_from_both_ends():
     assert model.trunk.embedding.table.grad[unused].abs().min() > 0
 
 
-def test_scores_start_near_uniform():
+def test_scores_start_small():
+    """A matrix of its own starts near uniform; tied, tokens that were not read score about 1."""
     torch.manual_seed(0)
-    model = LanguageModel(trunk=decoder(frame={"dim": 96, "heads": 4})).build()
-    losses = model(ids(4, 30)).log_softmax(-1).mean()
+    trunk, x = decoder(frame={"dim": 96, "heads": 4}), ids(4, 30)
+    losses = LanguageModel(trunk=trunk, tied=False).build()(x).log_softmax(-1).mean()
     assert losses.item() == pytest.approx(-torch.tensor(VOCAB).log().item(), abs=0.1)
+    scores = LanguageModel(trunk=trunk).build()(x)
+    other = scores[torch.arange(VOCAB) != x[..., None]]
+    assert 0.5 < other.std().item() < 1.5
 
 
 def test_steps_equal_forward():

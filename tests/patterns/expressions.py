@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from weft.patterns import (
     Axis,
+    Blocked,
     BlockNeighbours,
     Causal,
     Columns,
@@ -17,6 +18,7 @@ from weft.patterns import (
     Predicate,
     Queries,
     RandomBlocks,
+    Rectangles,
     SameBlock,
     Segments,
     ShiftedWindow,
@@ -66,6 +68,12 @@ def _shifted(m):
     return both.map(lambda s: ShiftedWindow(s[0], s[1], s[2] % s[1]))
 
 
+def _rectangles(m):
+    sizes = st.tuples(st.integers(1, 4), st.integers(1, 6), st.integers(1, 6))
+    margins = st.tuples(counts, counts, counts)
+    return st.builds(lambda s, margin: Rectangles(s[0] * s[2], s[1], s[2], *margin), sizes, margins)
+
+
 def _columns(m):
     return st.tuples(medium, medium).map(lambda s: Columns(max(s), min(s)))
 
@@ -78,6 +86,11 @@ PRIMITIVES = {
     "dilated": lambda m: st.builds(Dilated, small, small),
     "strided": lambda m: st.builds(Strided, small),
     "same_block": lambda m: st.builds(SameBlock, medium),
+    "blocked": lambda m: st.builds(
+        Blocked,
+        st.one_of(st.builds(Sliding, small), st.builds(Window2d, small, small), st.just(Causal())),
+        medium,
+    ),
     "block_neighbours": lambda m: st.builds(BlockNeighbours, medium, counts, counts),
     "columns": _columns,
     "keys": _chosen(Keys),
@@ -90,6 +103,7 @@ PRIMITIVES = {
     "window2d": lambda m: st.builds(Window2d, medium, small, small),
     "shifted_window": _shifted,
     "offset_block": lambda m: st.builds(OffsetBlock, medium, counts),
+    "rectangles": _rectangles,
     "predicate": lambda m: st.sampled_from(PREDICATES),
 }
 

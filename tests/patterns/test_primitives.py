@@ -10,6 +10,7 @@ from weft.errors import Unsupported, WeftError
 from weft.patterns import (
     PATTERNS,
     Axis,
+    Blocked,
     BlockNeighbours,
     Causal,
     Columns,
@@ -21,6 +22,7 @@ from weft.patterns import (
     Predicate,
     Queries,
     RandomBlocks,
+    Rectangles,
     SameBlock,
     Segments,
     ShiftedWindow,
@@ -32,6 +34,14 @@ from weft.patterns import (
 from weft.patterns.derive import mask
 
 N = 41
+# Row and column of each position of a picture 6 wide in rectangles of 2 × 3, written out.
+PIXELS = [
+    (strip * 2 + y, tile * 3 + x)
+    for strip in range(4)
+    for tile in range(2)
+    for y in range(2)
+    for x in range(3)
+]
 
 # What each pattern means, for one query i and one key j of N.
 MEANINGS = [
@@ -42,6 +52,7 @@ MEANINGS = [
     (Dilated(3, 4), lambda i, j: j in (i - 8, i - 4, i, i + 4, i + 8)),
     (Strided(7), lambda i, j: i % 7 == j % 7),
     (SameBlock(6), lambda i, j: int(i / 6) == int(j / 6)),
+    (Blocked(Sliding(2), 6), lambda i, j: abs(int(i / 6) - int(j / 6)) < 2),
     (BlockNeighbours(6, 2, 1), lambda i, j: -1 <= int(i / 6) - int(j / 6) <= 2),
     (Columns(5, 2), lambda i, j: j % 5 in (3, 4)),
     (Keys(2, 3, (9, 20)), lambda i, j: j in (0, 1, 9, 20, 38, 39, 40)),
@@ -66,6 +77,13 @@ MEANINGS = [
         ShiftedWindow(8, 3, 1),
         lambda i, j: (
             [int((a + 1) / 3) for a in divmod(i, 8)] == [int((a + 1) / 3) for a in divmod(j, 8)]
+        ),
+    ),
+    (
+        Rectangles(6, 2, 3, above=1, beside=2, below=1),
+        lambda i, j: (
+            i // 12 * 2 - 1 <= PIXELS[j][0] < i // 12 * 2 + 3
+            and i // 6 % 2 * 3 - 2 <= PIXELS[j][1] < i // 6 % 2 * 3 + 5
         ),
     ),
     (Predicate(lambda i, j: (i ^ j) < 9), lambda i, j: (i ^ j) < 9),
@@ -151,6 +169,7 @@ def test_past_blocks_do_not_know_the_length():
         (lambda: Sliding(2.5), "got window=2.5"),
         (lambda: Dilated(3, 0), "dilation is a whole number of at least 1; got dilation=0"),
         (lambda: Strided(-4), "stride is a whole number of at least 1; got stride=-4"),
+        (lambda: Blocked(Sliding(2), 0), "block is a whole number of at least 1; got block=0"),
         (lambda: SameBlock(0), "block is a whole number of at least 1; got block=0"),
         (lambda: BlockNeighbours(4, -1), "before is a whole number of at least 0; got before=-1"),
         (lambda: Columns(4, 5), "columns of width=5 do not fit a stride of 4; width is at most"),

@@ -20,10 +20,10 @@ import torch
 from weft.bench.cases import Case
 from weft.bench.setting import Setting
 from weft.bench.timing import Call, forward_backward
+from weft.environment import process_peak
 from weft.errors import WeftError
 
 SMALL = 16  # tokens of the pass that loads libraries before the first reading
-_STATUS = Path("/proc/self/status")
 
 
 def peak_bytes(case: Case, setting: Setting, n: int) -> int:
@@ -55,18 +55,6 @@ def cpu_peak(case: Case, setting: Setting, n: int) -> int:
     before = process_peak()
     call()
     return process_peak() - before
-
-
-def process_peak() -> int:
-    """The most memory this process ever held, in bytes."""
-    if _STATUS.exists():
-        for line in _STATUS.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _in_a_process(case: Case, setting: Setting, n: int) -> int:

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from weft.bench.cases import BASELINE, Case
-from weft.bench.environment import environment
 from weft.bench.gate import Gate, check
 from weft.bench.memory import peak_bytes
 from weft.bench.setting import Setting
 from weft.bench.timing import attempt, forward, forward_backward, measure
+from weft.environment import environment
 from weft.errors import WeftError
 
 Row = dict[str, Any]

@@ -12,20 +12,24 @@ positions (n = m in self-attention, n < m when a decoder continues).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from weft.errors import Unsupported, WeftError
 from weft.kernels.bias import Bias, dense_bias
+from weft.kernels.block_sparse import WIDTHS, Dropout
 from weft.kernels.dense import dense_attention, expand_heads
 from weft.kernels.labels import Labels, make_labels
+from weft.kernels.numbered import number_of
 from weft.kernels.parts import Options, run_lowered
 from weft.kernels.plan import KERNELS, Kernel, Plan, Request, plan
 from weft.kernels.sdpa import torch_attention
 from weft.patterns import Causal, Full, Pattern
 from weft.patterns.derive import mask as dense_mask
+
+_KEPT = 1 << 22  # pairs of a mask that is kept
 
 __all__ = ["KERNELS", "Kernel", "Plan", "Request", "attend", "plan"]
 
@@ -82,7 +86,24 @@ def _attend_one(
     simple = type(pattern) in (Full, Causal) and options.kernel == "auto" and not options.lse
     if simple and torch.compiler.is_compiling():  # nothing to plan, so nothing breaks the graph
         return _sdpa(q, k, v, pattern, labels, options)
+    if torch.compiler.is_compiling() and fits_a_graph(q, options):
+        number = number_of(pattern)
+        if number >= 0:
+            from weft.kernels.block_sparse_op import block_sparse  # loads dynamo
+
+            (queries, keys), rate = labels or (None, None), options.dropout
+            drop = Dropout.of(rate, q.device)
+            seeds = None if drop is None else drop.seeds
+            return block_sparse(q, k, v, queries, keys, seeds, number, options.scale, rate)
     return _planned(q, k, v, pattern, labels, options)
+
+
+def fits_a_graph(q: Tensor, options: Options) -> bool:
+    """Whether the operator of our own kernels serves this call inside `torch.compile`."""
+    half = q.dtype in (torch.float16, torch.bfloat16)
+    plain = options.bias is None and not options.lse
+    chosen = options.kernel == "triton" or (options.kernel == "auto" and q.is_cuda and half)
+    return chosen and plain and q.shape[3] in WIDTHS
 
 
 @torch.compiler.disable  # layouts are planned in numpy and kept, outside of any graph
@@ -96,11 +117,9 @@ def _planned(
     if chosen.kernel == "dense":
         return _dense(q, k, v, pattern, labels, options)
     assert chosen.lowered is not None
-    options = replace(options, block=chosen.block, kernel=chosen.kernel)
-    if options.dropout and chosen.kernel != "gather":
-        raise Unsupported(
-            f"the {chosen.kernel} kernel has no dropout; use kernel='gather' or dropout=0"
-        )
+    options = options._replace(block=chosen.block, kernel=chosen.kernel)
+    if options.dropout and chosen.kernel == "flex":
+        raise Unsupported("the flex kernel has no dropout; use kernel='gather' or dropout=0")
     if options.bias is not None and chosen.kernel == "triton":
         raise Unsupported("the triton kernel takes no bias; use kernel='flex' or 'auto'")
     return run_lowered(q, k, v, chosen.lowered, labels, options)
@@ -122,7 +141,7 @@ def _attend_per_head(
         index = torch.tensor(own, device=q.device)
         share = options
         if options.bias is not None:
-            share = replace(options, bias=_of_heads(options.bias, index))
+            share = options._replace(bias=_of_heads(options.bias, index))
         out, lse = _attend_one(q[:, own], k[:, own], v[:, own], pattern, share)
         outs.append(out)
         lses.append(lse)
@@ -157,7 +176,7 @@ def _sdpa(
     added = q.new_zeros(()) if added is None else added.to(q.dtype)
     if allowed is None:
         return torch_attention(q, k, v, added, False, options)
-    dead = ~allowed.any(-1)  # (1 or b, 1, n)
+    dead = ~allowed.any(-1)  # (1 or b, 1, n or 1)
     added = added.masked_fill(~(allowed | dead[..., None]), float("-inf"))
     out, lse = torch_attention(q, k, v, added, False, options)
     hidden = None if lse is None else lse.masked_fill(dead, float("-inf"))
@@ -165,14 +184,24 @@ def _sdpa(
 
 
 def _allowed(q: Tensor, k: Tensor, pattern: Pattern, labels: Labels | None) -> Tensor | None:
-    """(1 or b, 1, n, m), or None where every key may be read."""
+    """(1 or b, 1, n or 1, m), or None where every key may be read."""
     allowed = None
     if type(pattern) is not Full:
-        allowed = dense_mask(pattern, q.shape[2], k.shape[2], device=q.device)[None]
+        small = q.shape[2] * k.shape[2] <= _KEPT and not torch.compiler.is_compiling()
+        allowed = (_kept_mask if small else dense_mask)(
+            pattern, q.shape[2], k.shape[2], device=q.device
+        )[None]
     if labels is not None:
-        seen = labels.dense()[:, None].expand(-1, -1, q.shape[2], -1)
+        seen = labels.dense()[:, None]  # (b, 1, n or 1, m)
         allowed = seen if allowed is None else allowed & seen
     return allowed
+
+
+@lru_cache(maxsize=16)
+@torch.inference_mode(False)  # what is kept must serve training as well
+def _kept_mask(pattern: Pattern, n: int, m: int, device: torch.device) -> Tensor:
+    """The mask of a short sequence: made anew it would take longer than the attention."""
+    return dense_mask(pattern, n, m, device=device)
 
 
 def _dense_bias(q: Tensor, k: Tensor, options: Options) -> Tensor | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -55,6 +55,7 @@ def block_sparse_attention(
     scale: float,
     labels: Labels | None = None,
     instead: tuple[Tensor, Tensor] | None = None,
+    dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """(b, h, n, d), (b, g, m, d) twice -> values (b, h, n, d) and log-sum-exp (b, h, n).
 
@@ -62,16 +63,45 @@ def block_sparse_attention(
     the log-sum-exp of these rows means nothing then.
     """
     rows, values = instead or (None, None)
-    steps = _steps(lowered, block, q.shape[0] * k.shape[1], k.shape[2], q.device)
-    return _BlockSparse.apply(q, k, v, values, steps, scale, labels, rows)
+    steps = steps_of(lowered, block, q.shape[0] * k.shape[1], k.shape[2], q.device)
+    drop = Dropout.of(dropout, q.device)
+    return _BlockSparse.apply(q, k, v, values, steps, scale, labels, rows, drop)
 
 
 def block_sparse_part(
-    q: Tensor, k: Tensor, v: Tensor, part: Part, *, block: int, scale: float, labels: Labels | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    part: Part,
+    *,
+    block: int,
+    scale: float,
+    labels: Labels | None,
+    dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """The same for one part whose q, k and v stand in its order already."""
     lists = _lists(part, block, q.shape[0] * k.shape[1], q.device)
-    return _BlockSparse.apply(q, k, v, None, (Step(1, lists, None),), scale, labels, None)
+    steps, drop = (Step(1, lists, None),), Dropout.of(dropout, q.device)
+    return _BlockSparse.apply(q, k, v, None, steps, scale, labels, None, drop)
+
+
+class Dropout(NamedTuple):
+    """Weights are dropped with this rate, by numbers from a seed that is drawn on the device."""
+
+    rate: float
+    seeds: Tensor  # (parts,) int64
+
+    @classmethod
+    def of(cls, rate: float, device: torch.device, parts: int = 16) -> Dropout | None:
+        """A new draw from torch's generator; None: no dropout."""
+        if not rate:
+            return None
+        # On the device, so that a recorded update draws anew whenever it is replayed.
+        return cls(rate, torch.randint(0, 2**31 - 1, (parts,), device=device))
+
+    def given(self, part: int) -> tuple[Tensor, int, float]:
+        """For the kernels: the seed of a part, where 32-bit hashes are cut, what the kept gain."""
+        return self.seeds[part:], int(self.rate * 2**32), 1 / (1 - self.rate)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,46 +144,83 @@ class _BlockSparse(torch.autograd.Function):
         scale: float,
         labels: Labels | None,
         rows: Tensor | None,
+        drop: Dropout | None,
     ) -> tuple[Tensor, Tensor]:
-        from weft.kernels.block_sparse_triton import forward_kernel
-
-        b, h, n, _ = q.shape
-        out, lse = _like(q), q.new_empty(b, h, n, dtype=torch.float32)
-        for at, step in enumerate(steps):
-            pk, pv, pl = _keys(step, k, v, labels, n)
-            _launch(forward_kernel, "forward", step, q, pk, scale, pl)(
-                (q, pk, pv, out, lse), (q, pk, pv, out, lse), INIT=at > 0
-            )
+        out, lse = run_steps(q, k, v, steps, scale, labels, drop)
         if rows is not None:
             out.index_copy_(2, rows, values)
             # So all weights of these rows are 0, and nothing flows back through them.
             lse.index_fill_(2, rows, float("inf"))
         ctx.save_for_backward(q, k, v, out, lse, rows)
-        ctx.steps, ctx.scale, ctx.labels = steps, scale, labels
+        ctx.steps, ctx.scale, ctx.labels, ctx.drop = steps, scale, labels, drop
         ctx.set_materialize_grads(False)
         return out, lse
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
-        from weft.kernels.block_sparse_triton import key_gradient_kernel, query_gradient_kernel
-
         q, k, v, out, lse, rows = ctx.saved_tensors
-        dout = torch.zeros_like(out) if dout is None else _last_axis_contiguous(dout)
-        (dq, dk, dv), delta = empty_like_heads((q, k, v)), torch.empty_like(lse)
-        dlse = None if dlse is None else dlse.to(lse.dtype).contiguous()
-        for at, step in enumerate(ctx.steps):
-            pk, pv, pl = _keys(step, k, v, ctx.labels, q.shape[2])
-            _launch(query_gradient_kernel, "dq", step, q, pk, ctx.scale, pl)(
-                (q, pk, pv, out, dout, lse, lse if dlse is None else dlse, delta, dq),
-                (q, pk, pv, out, dout, lse, dq),
-                FIRST=at == 0,
-                HAS_DLSE=dlse is not None,
-            )
-            launch = _launch(key_gradient_kernel, "dkdv", step, q, pk, ctx.scale, pl)
-            _key_gradients(launch, step, (q, pk, pv, dout, lse, delta), dk, dv, at == 0)
+        dout = torch.zeros_like(out) if dout is None else dout
+        given = (ctx.steps, ctx.scale, ctx.labels, ctx.drop)
+        grads = run_steps_back(q, k, v, out, lse, dout, dlse, *given)
         dvalues = None if rows is None else dout.index_select(2, rows)
-        return dq, dk, dv, dvalues, None, None, None, None
+        return *grads, dvalues, None, None, None, None, None
+
+
+def run_steps(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    steps: tuple[Step, ...],
+    scale: float,
+    labels: Labels | None,
+    drop: Dropout | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Values (b, h, n, d) and log-sum-exp (b, h, n); each part continues the one before."""
+    from weft.kernels.block_sparse_triton import forward_kernel
+
+    b, h, n, _ = q.shape
+    out, lse = _like(q), q.new_empty(b, h, n, dtype=torch.float32)
+    for at, step in enumerate(steps):
+        pk, pv, pl = _keys(step, k, v, labels, n)
+        _launch(forward_kernel, "forward", step, q, pk, scale, pl, drop, at)(
+            (q, pk, pv, out, lse), (q, pk, pv, out, lse), INIT=at > 0
+        )
+    return out, lse
+
+
+def run_steps_back(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    dout: Tensor,
+    dlse: Tensor | None,
+    steps: tuple[Step, ...],
+    scale: float,
+    labels: Labels | None,
+    drop: Dropout | None = None,
+    joint: bool = True,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of q, k and v; `joint`: in one buffer where q, k and v lie in one."""
+    from weft.kernels.block_sparse_triton import key_gradient_kernel, query_gradient_kernel
+
+    dout = _last_axis_contiguous(dout)
+    dq, dk, dv = empty_like_heads((q, k, v)) if joint else map(_like, (q, k, v))
+    delta = torch.empty_like(lse)
+    dlse = None if dlse is None else dlse.to(lse.dtype).contiguous()
+    for at, step in enumerate(steps):
+        pk, pv, pl = _keys(step, k, v, labels, q.shape[2])
+        _launch(query_gradient_kernel, "dq", step, q, pk, scale, pl, drop, at)(
+            (q, pk, pv, out, dout, lse, lse if dlse is None else dlse, delta, dq),
+            (q, pk, pv, out, dout, lse, dq),
+            FIRST=at == 0,
+            HAS_DLSE=dlse is not None,
+        )
+        launch = _launch(key_gradient_kernel, "dkdv", step, q, pk, scale, pl, drop, at)
+        _key_gradients(launch, step, (q, pk, pv, dout, lse, delta), dk, dv, at == 0)
+    return dq, dk, dv
 
 
 def _key_gradients(
@@ -218,6 +285,8 @@ def _launch(
     k: Tensor,
     scale: float,
     labels: Labels | None,
+    drop: Dropout | None,
+    part: int,
 ) -> Any:
     """A function that starts a kernel: its tensors, then those whose strides it wants."""
     plan, fold, d = step.lists, step.fold, q.shape[3]
@@ -230,6 +299,7 @@ def _launch(
         "WIDTH": d,
         "EVEN": n % plan.block == 0 and m % plan.block == 0,
         "LABELLED": labels is not None,
+        "DROPS": drop is not None,
         "num_warps": warps,
         "num_stages": stages,
     }
@@ -245,13 +315,15 @@ def _launch(
             grid, heads = (b * fold * h, plan.rows), h
         sizes = (heads, h // g, fold, n, m)
         scales = (scale * LOG2E,) if name == "forward" else (scale * LOG2E, scale)
-        kernel[grid](*tensors, *strides, *lists, *marks, *sizes, *scales, **settings, **more)
+        drops = (plan.cols, 0, 1.0) if drop is None else drop.given(part)
+        given = (*tensors, *strides, *lists, *marks, *sizes, *scales, *drops)
+        kernel[grid](*given, **settings, **more)
 
     return start
 
 
 @lru_cache(maxsize=64)
-def _steps(
+def steps_of(
     lowered: Lowered, block: int, lines: int, m: int, device: torch.device
 ) -> tuple[Step, ...]:
     """The parts as the kernels run them."""

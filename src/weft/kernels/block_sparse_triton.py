@@ -8,6 +8,9 @@ and log-sum-exp are the starting point, which merges the two exactly and for fre
 `fold` residue classes of positions are sequences of their own: a step along one is `fold` tokens,
 so the strides given for n and m are those of such a step, and n and m count one sequence.
 
+Dropout draws its numbers from a seed on the device and from where a weight stands, so nothing is
+kept for the way back.
+
 Papers: Dao 2023, FlashAttention-2, https://arxiv.org/abs/2307.08691
 Strides are those of (b, h, n, d) tensors in any memory order; the last axis is contiguous.
 """
@@ -35,11 +38,26 @@ def _seen(
 
 
 @triton.jit
+def _kept(seeds, unit, rows, cols, m, threshold):
+    """Which weights of rows × cols dropout leaves; the same in all three kernels.
+
+    A hash of where the weight stands (lowbias32, by Chris Wellons) against a threshold: two
+    products where a generator of the Philox family takes twenty.
+    """
+    seed = (tl.load(seeds) + unit * 668265261).to(tl.uint32, bitcast=False)
+    x = (rows * m + cols).to(tl.uint32, bitcast=False) ^ seed
+    x = (x ^ (x >> 16)) * 0x7FEB352D
+    x = (x ^ (x >> 15)) * 0x846CA68B
+    x = x ^ (x >> 16)
+    return x >= threshold.to(tl.uint32, bitcast=False)
+
+
+@triton.jit
 def _walk_keys(
     acc, top, total, q, k_base, v_base, k_stride, v_stride, first, last, cols, tile_of, tiles,
-    query_labels, key_labels, rows, n, m, fold, scale,
+    query_labels, key_labels, rows, n, m, fold, scale, seeds, unit, threshold, grow,
     BLOCK: tl.constexpr, STEP: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
-    MASKED: tl.constexpr, LABELLED: tl.constexpr,
+    MASKED: tl.constexpr, LABELLED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     """Online softmax of one block of queries over the blocks first..last of its list."""
     i = tl.arange(0, BLOCK)
@@ -68,6 +86,9 @@ def _walk_keys(
         shrink = tl.exp2(top - base)
         total = total * shrink + tl.sum(weights, 1)
         acc = acc * shrink[:, None]
+        if DROPS:
+            kept = _kept(seeds, unit, rows[:, None], at[None, :], m, threshold)
+            weights = tl.where(kept, weights * grow, 0.0)
         acc = tl.dot(weights.to(v.dtype), v, acc)
         top = new_top
     return acc, top, total
@@ -78,15 +99,16 @@ def forward_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, o_b, o_h, o_n, s_b, s_h, s_n,
     start, middle, cols, tile_of, tiles, row_order, query_labels, key_labels,
-    heads, group, fold, n, m, scale,
+    heads, group, fold, n, m, scale, seeds, threshold, grow,
     BLOCK: tl.constexpr, STEP: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
-    LABELLED: tl.constexpr, INIT: tl.constexpr,
+    LABELLED: tl.constexpr, DROPS: tl.constexpr, INIT: tl.constexpr,
 ):  # fmt: skip
     """Values and log-sum-exp of one block of queries of one head."""
     line = tl.program_id(0)
     u = tl.load(row_order + tl.program_id(1))
     b, r = (line // (heads * fold)).to(tl.int64), (line // heads % fold).to(tl.int64)
     h = (line % heads).to(tl.int64)
+    unit = (b * heads + h) * fold + r
     rows = u * BLOCK + tl.arange(0, BLOCK)
     d = tl.arange(0, WIDTH)
     real = rows < n
@@ -109,11 +131,13 @@ def forward_kernel(
     labels_q, labels_k = query_labels + b * n * fold + r, key_labels + b * m * fold + r
     acc, top, total = _walk_keys(
         acc, top, total, q, k_base, v_base, k_n, v_n, first, middle_at, cols, tile_of, tiles,
-        labels_q, labels_k, rows, n, m, fold, scale, BLOCK, STEP, WIDTH, EVEN, True, LABELLED,
+        labels_q, labels_k, rows, n, m, fold, scale, seeds, unit, threshold, grow,
+        BLOCK, STEP, WIDTH, EVEN, True, LABELLED, DROPS,
     )  # fmt: skip
     acc, top, total = _walk_keys(
         acc, top, total, q, k_base, v_base, k_n, v_n, middle_at, last, cols, tile_of, tiles,
-        labels_q, labels_k, rows, n, m, fold, scale, BLOCK, STEP, WIDTH, EVEN, False, LABELLED,
+        labels_q, labels_k, rows, n, m, fold, scale, seeds, unit, threshold, grow,
+        BLOCK, STEP, WIDTH, EVEN, False, LABELLED, DROPS,
     )  # fmt: skip
     alive = total > 0
     safe = tl.where(alive, total, 1.0)
@@ -125,9 +149,9 @@ def forward_kernel(
 @triton.jit
 def _walk_keys_back(
     dq, q, dout, base, delta, k_base, v_base, k_stride, v_stride, first, last, cols, tile_of,
-    tiles, query_labels, key_labels, rows, n, m, fold, scale,
+    tiles, query_labels, key_labels, rows, n, m, fold, scale, seeds, unit, threshold, grow,
     BLOCK: tl.constexpr, STEP: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
-    MASKED: tl.constexpr, LABELLED: tl.constexpr,
+    MASKED: tl.constexpr, LABELLED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     """Gradient of one block of queries over the blocks first..last of its list."""
     i = tl.arange(0, BLOCK)
@@ -150,7 +174,11 @@ def _walk_keys_back(
                 fold, BLOCK, MASKED, LABELLED,
             )  # fmt: skip
             p = tl.where(seen, p, 0.0)
-        ds = p * (tl.dot(dout, tl.trans(v)) - delta[:, None])
+        dp = tl.dot(dout, tl.trans(v))
+        if DROPS:
+            kept = _kept(seeds, unit, rows[:, None], at[None, :], m, threshold)
+            dp = tl.where(kept, dp * grow, 0.0)
+        ds = p * (dp - delta[:, None])
         dq = tl.dot(ds.to(k.dtype), k, dq)
     return dq
 
@@ -161,15 +189,16 @@ def query_gradient_kernel(
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, o_b, o_h, o_n, g_b, g_h, g_n,
     s_b, s_h, s_n, x_b, x_h, x_n,
     start, middle, cols, tile_of, tiles, row_order, query_labels, key_labels,
-    heads, group, fold, n, m, scale, natural_scale,
+    heads, group, fold, n, m, scale, natural_scale, seeds, threshold, grow,
     BLOCK: tl.constexpr, STEP: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
-    LABELLED: tl.constexpr, FIRST: tl.constexpr, HAS_DLSE: tl.constexpr,
+    LABELLED: tl.constexpr, DROPS: tl.constexpr, FIRST: tl.constexpr, HAS_DLSE: tl.constexpr,
 ):  # fmt: skip
     """dq of one block of queries; the first part also writes delta = dout·out − dlse."""
     line = tl.program_id(0)
     u = tl.load(row_order + tl.program_id(1))
     b, r = (line // (heads * fold)).to(tl.int64), (line // heads % fold).to(tl.int64)
     h = (line % heads).to(tl.int64)
+    unit = (b * heads + h) * fold + r
     rows = u * BLOCK + tl.arange(0, BLOCK)
     d = tl.arange(0, WIDTH)
     real = rows < n
@@ -197,11 +226,13 @@ def query_gradient_kernel(
     dq = tl.zeros([BLOCK, WIDTH], tl.float32)
     dq = _walk_keys_back(
         dq, q, dout, base, delta, k_base, v_base, k_n, v_n, first, middle_at, cols, tile_of, tiles,
-        labels_q, labels_k, rows, n, m, fold, scale, BLOCK, STEP, WIDTH, EVEN, True, LABELLED,
+        labels_q, labels_k, rows, n, m, fold, scale, seeds, unit, threshold, grow,
+        BLOCK, STEP, WIDTH, EVEN, True, LABELLED, DROPS,
     )  # fmt: skip
     dq = _walk_keys_back(
         dq, q, dout, base, delta, k_base, v_base, k_n, v_n, middle_at, last, cols, tile_of, tiles,
-        labels_q, labels_k, rows, n, m, fold, scale, BLOCK, STEP, WIDTH, EVEN, False, LABELLED,
+        labels_q, labels_k, rows, n, m, fold, scale, seeds, unit, threshold, grow,
+        BLOCK, STEP, WIDTH, EVEN, False, LABELLED, DROPS,
     )  # fmt: skip
     dq = dq * natural_scale
     dq_at = dq_ptr + b * x_b + h * x_h + r * (x_n // fold) + wide * x_n + d[None, :]
@@ -214,8 +245,9 @@ def query_gradient_kernel(
 def _walk_queries_back(
     dk, dv, k, v, q_base, dout_base, lse_base, delta_base, q_stride, g_stride, s_stride,
     first, last, rows_of, tile_of, tiles, query_labels, key_labels, cols, n, m, fold, scale,
+    seeds, unit, threshold, grow,
     BLOCK: tl.constexpr, STEP: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
-    MASKED: tl.constexpr, LABELLED: tl.constexpr,
+    MASKED: tl.constexpr, LABELLED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     """Gradients of one block of keys over the blocks first..last of its list."""
     j = tl.arange(0, BLOCK)
@@ -245,8 +277,14 @@ def _walk_queries_back(
                 fold, BLOCK, MASKED, LABELLED,
             )  # fmt: skip
             p = tl.where(seen, p, 0.0)
-        dv = tl.dot(p.to(dout.dtype), dout, dv)
-        ds = p * (tl.dot(v, tl.trans(dout)) - delta[None, :])
+        dp = tl.dot(v, tl.trans(dout))
+        weights = p
+        if DROPS:
+            kept = _kept(seeds, unit, at[None, :], cols[:, None], m, threshold)
+            weights = tl.where(kept, p * grow, 0.0)
+            dp = tl.where(kept, dp * grow, 0.0)
+        dv = tl.dot(weights.to(dout.dtype), dout, dv)
+        ds = p * (dp - delta[None, :])
         dk = tl.dot(ds.to(q.dtype), q, dk)
     return dk, dv
 
@@ -258,8 +296,9 @@ def key_gradient_kernel(
     x_b, x_h, x_n, y_b, y_h, y_n, shared_line,
     seg_col, seg_first, seg_middle, seg_last, seg_shared, rows_of, tile_of, tiles,
     query_labels, key_labels, key_heads, group, fold, n, m, scale, natural_scale,
+    seeds, threshold, grow,
     BLOCK: tl.constexpr, STEP: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
-    LABELLED: tl.constexpr, ADD: tl.constexpr,
+    LABELLED: tl.constexpr, DROPS: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
     """dk and dv of one share of a block of keys, summed over the query heads of its group.
 
@@ -284,18 +323,19 @@ def key_gradient_kernel(
     dv = tl.zeros([BLOCK, WIDTH], tl.float32)
     for a in range(group):
         x = h * group + a
+        unit = (b * key_heads * group + x) * fold + r
         q_base = q_ptr + b * q_b + x * q_h + r * (q_n // fold)
         dout_base = dout_ptr + b * g_b + x * g_h + r * (g_n // fold)
         s_base = b * s_b + x * s_h + r * (s_n // fold)
         dk, dv = _walk_queries_back(
             dk, dv, k, v, q_base, dout_base, lse_ptr + s_base, delta_ptr + s_base, q_n, g_n, s_n,
             first, middle_at, rows_of, tile_of, tiles, labels_q, labels_k, cols, n, m, fold, scale,
-            BLOCK, STEP, WIDTH, EVEN, True, LABELLED,
+            seeds, unit, threshold, grow, BLOCK, STEP, WIDTH, EVEN, True, LABELLED, DROPS,
         )  # fmt: skip
         dk, dv = _walk_queries_back(
             dk, dv, k, v, q_base, dout_base, lse_ptr + s_base, delta_ptr + s_base, q_n, g_n, s_n,
             middle_at, last, rows_of, tile_of, tiles, labels_q, labels_k, cols, n, m, fold, scale,
-            BLOCK, STEP, WIDTH, EVEN, False, LABELLED,
+            seeds, unit, threshold, grow, BLOCK, STEP, WIDTH, EVEN, False, LABELLED, DROPS,
         )  # fmt: skip
     dk = dk * natural_scale
     shared = tl.load(seg_shared + seg)

@@ -34,7 +34,7 @@ def dense_attention(
     if bias is not None:
         scores = scores + bias.to(work)
     if mask is None:
-        weights, lse = scores.softmax(-1), scores.logsumexp(-1)  # (b, h, n, m)
+        weights, lse = scores.softmax(-1), scores.logsumexp(-1)  # (b, h, n, m), (b, h, n)
     else:
         mask = mask.expand_as(scores)  # (b, h, n, m)
         dead = ~mask.any(-1, keepdim=True)

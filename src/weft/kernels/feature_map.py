@@ -13,7 +13,8 @@ that came before a chunk is one carried S, and the S of all chunks come from one
 Letters beside the usual ones: f features, p = h / g query heads per key head, u chunks.
 Time O(n·f·e + n·w·(f + e)), memory O(n·w + n·f·e / w), state f·(e + 1) per key head.
 Products are taken in the precision of features and values (float16 in float32, for its range), the
-sums over tokens in float32 at least, also under autocast.
+sums over tokens in float32 at least, also under autocast. Where features may be negative, `floor`
+keeps the denominator from vanishing: one below it counts as `floor`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.errors import WeftError
+from weft.kernels.feature_map_fused import Feature, can_fuse, fused_causal_attention
 from weft.kernels.slots import into_blocks
 
 
@@ -44,17 +46,31 @@ def linear_attention(
     valid: Tensor | None = None,
     log_decay: Tensor | None = None,
     eps: float = 1e-6,
+    floor: float | None = None,
     chunk: int = 64,
+    feature: Feature = "given",
 ) -> Tensor:
     """Features (b, h, n, f) and (b, g, m, f), values (b, g, m, e) -> (b, h, n, e).
 
-    `valid` (b, m) is True where a key is real; `log_decay` (b, g, m) needs `causal`.
+    `valid` (b, m) is True where a key is real; `log_decay` (b, g, m) needs `causal`. With
+    feature="elu" the features are elu + 1 of what is given. Causal, on a GPU in bfloat16, our own
+    kernels run (`feature_map_fused`).
     """
+    fused = causal and log_decay is None and floor is None and can_fuse(q, k, v)
+    fused = fused and not torch.compiler.is_compiling()
+    if fused and valid is None:
+        return fused_causal_attention(q, k, v, feature=feature, eps=eps)
+    if feature == "elu":
+        q, k = elu_features(q), elu_features(k)
     if valid is not None:
         hidden = ~valid[:, None, :, None]
         k, v = k.masked_fill(hidden, 0.0), v.masked_fill(hidden, 0.0)
+    if fused:
+        return fused_causal_attention(q, k, v, eps=eps)
     if causal:
-        return causal_linear_attention(q, k, v, log_decay=log_decay, eps=eps, chunk=chunk)[0]
+        return causal_linear_attention(
+            q, k, v, log_decay=log_decay, eps=eps, floor=floor, chunk=chunk
+        )[0]
     if log_decay is not None:
         raise WeftError("a decay forgets the past, so it needs causal=True; got causal=False")
     dtype, (exact, work) = v.dtype, _precisions(q, v)
@@ -62,8 +78,14 @@ def linear_attention(
     with _as_written(q):
         sums = Sums(k.transpose(-1, -2) @ v, k.sum(-2, dtype=exact))
         rows = q.unflatten(1, (k.shape[1], -1)).flatten(2, 3)  # (b, g, p * n, f)
-        out = _read(rows, sums, eps)  # (b, g, p * n, e)
+        out = _read(rows, sums, eps, floor)  # (b, g, p * n, e)
     return out.unflatten(2, (-1, q.shape[2])).flatten(1, 2).to(dtype)  # (b, h, n, e)
+
+
+def elu_features(x: Tensor) -> Tensor:
+    """φ(x) = elu(x) + 1 without cancellation; float16 in float32, for the range of their sums."""
+    x = x.float() if x.dtype == torch.float16 else x
+    return x.clamp(max=0).exp() + x.relu()
 
 
 def causal_linear_attention(
@@ -74,6 +96,7 @@ def causal_linear_attention(
     sums: Sums | None = None,
     log_decay: Tensor | None = None,
     eps: float = 1e-6,
+    floor: float | None = None,
     chunk: int = 64,
 ) -> tuple[Tensor, Sums]:
     """Causal form from the sums so far: values (b, h, n, e) and the sums after the last token."""
@@ -105,7 +128,7 @@ def causal_linear_attention(
         scores, read = scores.flatten(3, 4), read.flatten(3, 4)  # (b, g, u, p * w, w or f)
         top = scores @ v + read @ past.values  # (b, g, u, p * w, e)
         bottom = scores.sum(-1, keepdim=True, dtype=exact) + read @ past.weights[..., None]
-    out = (top / (bottom + eps)).to(dtype).unflatten(3, group)  # (b, g, u, p, w, e)
+    out = (top / _divisor(bottom, eps, floor)).to(dtype).unflatten(3, group)  # (b, g, u, p, w, e)
     out = out.transpose(2, 3).flatten(3, 4)[..., :n, :].flatten(1, 2)  # (b, h, n, e)
     return out, Sums(before.values[:, :, -1].clone(), before.weights[:, :, -1].clone())
 
@@ -118,6 +141,7 @@ def linear_step(
     *,
     log_decay: Tensor | None = None,
     eps: float = 1e-6,
+    floor: float | None = None,
 ) -> tuple[Tensor, Sums]:
     """One token of the causal form as a recurrence: (b, h, 1, f), ... -> (b, h, 1, e) and sums."""
     exact, dtype = sums.values.dtype, v.dtype
@@ -128,14 +152,20 @@ def linear_step(
         values, weights = values * kept[..., None], weights * kept
     sums = Sums(values + k.transpose(-1, -2) * v, weights + k.squeeze(2))
     with _as_written(q):
-        out = _read(q.squeeze(2).unflatten(1, (k.shape[1], -1)), sums, eps)  # (b, g, p, e)
+        rows = q.squeeze(2).unflatten(1, (k.shape[1], -1))  # (b, g, p, f)
+        out = _read(rows, sums, eps, floor)  # (b, g, p, e)
     return out.flatten(1, 2)[:, :, None].to(dtype), sums
 
 
-def _read(rows: Tensor, sums: Sums, eps: float) -> Tensor:
+def _read(rows: Tensor, sums: Sums, eps: float, floor: float | None) -> Tensor:
     """(b, g, rows, f) -> (b, g, rows, e)."""
     values, weights = sums.values.to(rows.dtype), sums.weights.to(rows.dtype)
-    return rows @ values / ((rows @ weights[..., None]).to(sums.weights.dtype) + eps)
+    bottom = (rows @ weights[..., None]).to(sums.weights.dtype)
+    return rows @ values / _divisor(bottom, eps, floor)
+
+
+def _divisor(bottom: Tensor, eps: float, floor: float | None) -> Tensor:
+    return bottom + eps if floor is None else bottom.clamp(min=floor)
 
 
 def _precisions(q: Tensor, v: Tensor) -> tuple[torch.dtype, torch.dtype]:

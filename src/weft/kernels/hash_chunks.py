@@ -118,28 +118,40 @@ def chunks_of_buckets(buckets: Tensor, count: int, *, size: int, lookback: int) 
     `buckets` (b, h, r, n) are below `count`. Free slots hold the token number n: no one reads it.
     """
     rounds, n = buckets.shape[2:]
-    order = buckets.argsort(dim=-1, stable=True)  # (b, h, r, n)
-    number = buckets.gather(-1, order)  # (b, h, r, n)
-    sizes = buckets.new_zeros(*buckets.shape[:3], count)
-    sizes = sizes.scatter_add(-1, buckets, torch.ones_like(buckets))
-    blocks = -(-sizes // size)
-    rank = torch.arange(n, device=order.device) - (sizes.cumsum(-1) - sizes).gather(-1, number)
-    place = (blocks.cumsum(-1) - blocks).gather(-1, number) * size + rank  # (b, h, r, n)
-    filled = min(count, n)
-    chunks = filled + (n - filled) // size
-    token = buckets.new_full((*buckets.shape[:3], chunks * size), n)
-    token = token.scatter(-1, place, order).unflatten(-1, (chunks, size))  # (b, h, r, chunks, size)
+    token, slot = cut_buckets(buckets, count, size)  # (b, h, r, chunks, size), (b, h, r, n)
+    chunks = token.shape[3]
     owner = F.pad(buckets, (0, 1), value=-1).gather(-1, token[..., 0])[..., None]
     reads = look_back(token, lookback, n)  # (b, h, r, chunks, m)
     same = (look_back(owner, lookback, -1) == owner).repeat_interleave(size, -1)
     mask = same[..., None, :] & (reads[..., None, :] < token[..., :, None])
-    shift = torch.arange(rounds, device=order.device)[:, None] * chunks * size
+    shift = torch.arange(rounds, device=slot.device)[:, None] * chunks * size
     return Layout(
         asks=token.clamp(max=n - 1).flatten(2, 3),
         reads=reads.clamp(max=n - 1).flatten(2, 3),
         mask=mask.flatten(2, 3),
-        slot=torch.empty_like(place).scatter(-1, order, place) + shift,
+        slot=slot + shift,
     )
+
+
+def cut_buckets(buckets: Tensor, count: int, size: int) -> tuple[Tensor, Tensor]:
+    """Each bucket of (..., n), in order, cut into chunks: what stands where, and the inverse.
+
+    Items by chunk (..., chunks, size), n in free slots, and each item's slot (..., n), flattened.
+    An item's place in its chunk depends on earlier items alone.
+    """
+    n = buckets.shape[-1]
+    order = buckets.argsort(dim=-1, stable=True)  # (..., n)
+    number = buckets.gather(-1, order)  # (..., n)
+    sizes = buckets.new_zeros(*buckets.shape[:-1], count)
+    sizes = sizes.scatter_add(-1, buckets, torch.ones_like(buckets))
+    blocks = -(-sizes // size)
+    rank = torch.arange(n, device=order.device) - (sizes.cumsum(-1) - sizes).gather(-1, number)
+    place = (blocks.cumsum(-1) - blocks).gather(-1, number) * size + rank  # (..., n)
+    filled = min(count, n)
+    chunks = filled + (n - filled) // size
+    item = buckets.new_full((*buckets.shape[:-1], chunks * size), n)
+    item = item.scatter(-1, place, order).unflatten(-1, (chunks, size))
+    return item, torch.empty_like(place).scatter(-1, order, place)
 
 
 def look_back(chunks: Tensor, lookback: int, empty: int) -> Tensor:
@@ -162,6 +174,27 @@ def latest_mates(buckets: Tensor, new: int, *, size: int, lookback: int) -> tupl
     latest = torch.where(mates, index, -1).topk(window).values  # (b, h, r, n, w)
     reach = mates.sum(-1, keepdim=True) % size + lookback * size  # (b, h, r, n, 1)
     return latest.clamp(min=0), (latest >= 0) & (index[:window] < reach)
+
+
+def attend_latest(
+    q: Tensor, k: Tensor, v: Tensor, buckets: Tensor, *, size: int, lookback: int, scale: float
+) -> Tensor:
+    """The last tokens q (b, h, n, d) among all k, v (b, h, t, d), in `chunks_of_buckets`.
+
+    Each gathers its own keys, instead of laying out all t tokens: for a few tokens, as in decoding.
+    `buckets` (b, h, r, t) are those of all tokens.
+    """
+    n, rounds = q.shape[2], buckets.shape[2]
+    reads, mask = latest_mates(buckets, n, size=size, lookback=lookback)
+    one = q[:, :, None, :, None].expand(-1, -1, rounds, -1, -1, -1)
+    o, lse = dense_attention(
+        one.flatten(1, 3),
+        take_rows(k, reads).flatten(1, 3),
+        take_rows(v, reads).flatten(1, 3),
+        mask=mask.flatten(1, 3)[:, :, None],
+        scale=scale,
+    )  # (b, h·r·n, 1, d), (b, h·r·n, 1)
+    return merge_rounds(o.view(one.shape).squeeze(4), lse.view(mask.shape[:-1]), v[:, :, -n:])
 
 
 def take_rows(x: Tensor, index: Tensor) -> Tensor:

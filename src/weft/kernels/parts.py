@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,8 +21,7 @@ from weft.patterns import Full, Order
 from weft.patterns.lower import Lowered, Part
 
 
-@dataclass(frozen=True, eq=False)
-class Options:
+class Options(NamedTuple):
     """The settings of one call of `attend`."""
 
     valid: Tensor | None
@@ -51,6 +50,7 @@ def run_lowered(
         own, own_lse = _run_apart(q, k, v, apart, labels, options)
     if options.kernel == "triton" and all(can_run(part, n, m) for part in lowered.parts):
         settings = {"block": options.block, "scale": options.scale, "labels": labels}
+        settings["dropout"] = options.dropout
         instead = None if rows is None or options.lse else (rows, own)
         out, lse = block_sparse_attention(q, k, v, lowered, instead=instead, **settings)
         rows = rows if instead is None else None
@@ -168,6 +168,6 @@ def _attend_part(
     if options.kernel == "flex":
         return flex_part(q, k, v, part, bias=bias, **settings)
     if options.kernel == "triton":
-        return block_sparse_part(q, k, v, part, **settings)
+        return block_sparse_part(q, k, v, part, dropout=options.dropout, **settings)
     settings["block"] = part.fit(options.block)
     return gather_attention(q, k, v, part, bias=bias, dropout=options.dropout, **settings)

@@ -110,7 +110,9 @@ def _dense_plan(request: Request, why: str) -> Plan:
 
 def _sparse_kernel(request: Request) -> str:
     """Our own kernels where they can, FlexAttention for a bias, gather for the rest."""
-    if request.device != "cuda" or request.dropout or request.dtype == torch.float64:
+    if request.device != "cuda" or request.dtype == torch.float64:
         return "gather"
     half = request.dtype in (torch.float16, torch.bfloat16)
-    return "triton" if half and request.width in WIDTHS and not request.biased else "flex"
+    if half and request.width in WIDTHS and not request.biased:
+        return "triton"
+    return "gather" if request.dropout else "flex"

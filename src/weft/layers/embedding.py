@@ -1,21 +1,28 @@
 """Inputs to model width: token ids or continuous channels, positions, and register tokens.
 
-    e_i = table[id_i]  or  W x_i + b,    plus nothing, sin/cos(p_i) or P[p_i]
+    e_i = table[id_i]  or  W x_i + b  or  W φ(id_i) + b,    plus nothing, sin/cos(p_i) or P[p_i]
 
 p_i counts the real tokens before token i, so padding anywhere changes no position. The sinusoid is
 sin and cos of p · 10000^(−2k/c) in channels 2k and 2k + 1 (Vaswani et al. 2017, section 3.5,
 https://arxiv.org/abs/1706.03762); it works at any length, a learned table at most at its own.
 
+φ is for ids that are levels on a scale, such as the brightness of a pixel: φ_k is a Gaussian bump
+around the k-th of `bumps` levels spread evenly over the scale, as wide as they are apart. Near
+levels are then embedded alike, and a few rows learn what a table would learn level by level.
+
 Registers are learned vectors in front of every sequence, which the model removes again at the end:
 the global tokens of ETC and BigBird-ETC, or a CLS token. They carry no position of their own.
 
-Every term starts with standard deviation 0.02 (continuous inputs: if they have unit variance), so
-that no term drowns another. Differs from the paper: its sinusoid has amplitude 1 and its tokens are
-scaled up by √c; here the sinusoid is scaled down to 0.02·√2 instead.
+Every term starts with standard deviation 1 (continuous inputs: if they have unit variance): as
+large as what a sublayer adds to the stream at the start, so that neither drowns the other. A
+language model that scores with the same table divides by √c (`weft.models.language_model`). Differs
+from the paper: its tokens start at c^(−1/2) and are scaled up by √c; its sinusoid has amplitude 1,
+ours √2.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,7 +32,7 @@ from torch import Tensor, nn
 
 from weft.errors import WeftError
 
-INITIAL_STD = 0.02
+INITIAL_STD = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +42,7 @@ class Embedding:
     vocab: int | None = None
     channels: int | None = None
     positions: Literal["none", "sinusoidal", "learned"] = "none"
+    bumps: int | None = None  # ids are levels on a scale: embedded by bumps instead of a table
     registers: int = 0  # learned tokens put in front of each sequence
 
     def __post_init__(self) -> None:
@@ -53,6 +61,11 @@ class Embedding:
                 "positions of an embedding are 'none', 'sinusoidal' or 'learned'; got "
                 f"{self.positions!r} (Rope, Alibi and T5Bias act in attention: Frame(positions=))"
             )
+        if self.bumps is not None and (self.vocab is None or not 2 <= self.bumps <= self.vocab):
+            raise WeftError(
+                "bumps embed ids that are levels on a scale: 2 to vocab of them; "
+                f"got bumps={self.bumps}, vocab={self.vocab}"
+            )
         if self.registers < 0:
             raise WeftError(f"registers counts learned tokens, 0 or more; got {self.registers}")
 
@@ -67,11 +80,14 @@ class Embedder(nn.Module):
     def __init__(self, config: Embedding, dim: int, length: int | None) -> None:
         super().__init__()
         self.config, self.dim, self.length = config, dim, None
-        if config.vocab is not None:
+        if config.vocab is not None and config.bumps is None:
             self.table = nn.Parameter(_normal(config.vocab, dim))
         else:
-            self.linear = nn.Linear(config.channels, dim)
-            nn.init.normal_(self.linear.weight, std=INITIAL_STD * config.channels**-0.5)
+            inputs = config.bumps or config.channels
+            self.linear = nn.Linear(inputs, dim)
+            # Bumps as wide as they are apart: the squares of their heights add up to √π.
+            total = inputs if config.bumps is None else math.sqrt(math.pi)
+            nn.init.normal_(self.linear.weight, std=INITIAL_STD * total**-0.5)
             nn.init.zeros_(self.linear.bias)
         if config.positions == "learned":
             if length is None:
@@ -94,7 +110,10 @@ class Embedder(nn.Module):
             # Reading the extremes would stall a GPU at every call; there the kernel itself asserts.
             if ids.device.type == "cpu" and not torch.compiler.is_compiling():
                 self.check_ids(ids)
-            embedded = F.embedding(ids.long(), self.table)  # (b, n, c)
+            if self.config.bumps is None:
+                embedded = F.embedding(ids.long(), self.table)  # (b, n, c)
+            else:
+                embedded = self.linear(self.heights(ids))  # (b, n, c)
         if self.config.positions == "none":
             return embedded
         if valid is None:
@@ -107,6 +126,13 @@ class Embedder(nn.Module):
             # Padding may be longer than the table: only real tokens count.
             self.check_length(start + (x.shape[1] if valid is None else int(valid.sum(1).max())))
         return embedded + self.positions[index]
+
+    def heights(self, ids: Tensor) -> Tensor:
+        """How high each bump is at these levels: (b, n) -> (b, n, bumps)."""
+        last = self.config.bumps - 1
+        level = ids.to(self.linear.weight.dtype) * (last / (self.config.vocab - 1))  # (b, n)
+        centres = torch.arange(self.config.bumps, device=ids.device, dtype=level.dtype)
+        return torch.exp(-0.5 * (level[..., None] - centres) ** 2)
 
     def check_length(self, tokens: int) -> None:
         """Refuse a sequence longer than the learned positions."""

@@ -1,4 +1,4 @@
-"""Positions inside attention: rotary (RoPE), ALiBi and T5's relative bias.
+"""Positions inside attention: rotary (RoPE, also of pictures), ALiBi and T5's relative bias.
 
 RoPE turns each pair of channels of q and k by an angle proportional to the position, so that their
 product depends on the distance alone (Su et al. 2021, https://arxiv.org/abs/2104.09864). ALiBi
@@ -76,6 +76,98 @@ class Rotary(PositionScheme):
             x1, x2 = x.to(work).chunk(2, dim=-1)
             turned = torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin), dim=-1)
         return turned.to(x.dtype)  # (b, h, n, d)
+
+
+@POSITIONS.register("rope2d")
+@dataclass(frozen=True, kw_only=True)
+class Rope2d:
+    """Rotary positions of a square picture: half of the channels turn with y, half with x.
+
+    Coordinates are multiplied by unit / width, so that a model reads a picture of any resolution
+    as if it were `unit` pixels wide: what it learned on small pictures holds on large ones. The
+    periods run geometrically from `shortest` to `longest` in these coordinates. Tokens stand in
+    raster order, or tile by tile where `tile` = (height, width) in pixels.
+    """
+
+    width: int
+    unit: float = 32.0
+    tile: tuple[int, int] | None = None
+    shortest: float = 4.0
+    longest: float = 128.0
+
+    def __post_init__(self) -> None:
+        if self.tile is not None:
+            object.__setattr__(self, "tile", tuple(self.tile))
+            if len(self.tile) != 2 or any(side < 1 or self.width % side for side in self.tile):
+                raise WeftError(
+                    f"tiles (height, width) fill a picture of {self.width}×{self.width}; "
+                    f"got tile={self.tile}"
+                )
+        if self.width < 1 or not 0 < self.shortest <= self.longest or self.unit <= 0:
+            raise WeftError(
+                "width and unit are positive and 0 < shortest ≤ longest; got "
+                f"width={self.width}, unit={self.unit}, {self.shortest} and {self.longest}"
+            )
+
+    def build(self, heads: int, head_dim: int) -> Rotary2d:
+        """The module for heads of this width."""
+        if head_dim % 4:
+            raise WeftError(
+                f"rope2d turns pairs of channels for each axis, so head_dim is a multiple of 4; "
+                f"got {head_dim}"
+            )
+        return Rotary2d(self, head_dim)
+
+    def coordinates(self) -> Tensor:
+        """(width², 2) in float64: y and x of each token, in units."""
+        side = torch.arange(self.width, dtype=torch.float64)
+        picture = torch.stack(torch.meshgrid(side, side, indexing="ij"), dim=-1)
+        if self.tile is not None:
+            high, wide = self.tile
+            picture = picture.unflatten(1, (-1, wide)).unflatten(0, (-1, high)).transpose(1, 2)
+        return picture.reshape(-1, 2) * (self.unit / self.width)
+
+
+class Rotary2d(PositionScheme):
+    """Channels (first half: y, second half: x) turned in pairs (p, p + d/4) of their half."""
+
+    def __init__(self, config: Rope2d, head_dim: int) -> None:
+        super().__init__()
+        self.config, self.head_dim = config, head_dim
+        cos, sin = self._turns(torch.float32)
+        self.register_buffer("cos", cos, persistent=False)  # (n, 2, d / 4)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def _turns(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        config, pairs = self.config, self.head_dim // 4
+        step = torch.arange(pairs, dtype=torch.float64) / max(pairs - 1, 1)
+        periods = config.shortest * (config.longest / config.shortest) ** step
+        angle = config.coordinates()[..., None] * (2 * math.pi / periods)  # (n, 2, d / 4)
+        return angle.cos().to(dtype), angle.sin().to(dtype)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Rotary2d:
+        """A module moved to another precision keeps exact angles: rounded ones would bend."""
+        super()._apply(fn, recurse)
+        exact = torch.promote_types(self.cos.dtype, torch.float32)
+        self.cos, self.sin = (table.to(self.cos.device) for table in self._turns(exact))
+        return self
+
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Turn (b, h, n, d) by its positions (n,), indices of tokens of the picture."""
+        n, size = x.shape[2], len(self.cos)
+        if n == size:
+            cos, sin = self.cos, self.sin  # (n, 2, d / 4)
+        elif n < size and not torch.compiler.is_compiling() and int(positions[-1]) < size:
+            cos, sin = self.cos[positions], self.sin[positions]
+        else:
+            raise WeftError(
+                f"rope2d(width={self.config.width}) places {size} pixels; got {n} tokens "
+                "(registers have no place in a picture: pool by 'mean' or 'attention' instead)"
+            )
+        work = torch.promote_types(x.dtype, torch.float32)
+        x1, x2 = x.to(work).unflatten(-1, (2, 2, -1)).unbind(-2)  # (b, h, n, 2, d / 4)
+        turned = torch.stack((x1 * cos - x2 * sin, x2 * cos + x1 * sin), dim=-2)
+        return turned.flatten(-3).to(x.dtype)  # (b, h, n, d)
 
 
 @POSITIONS.register("alibi")

@@ -5,7 +5,9 @@
                (the dual encoder of Long Range Arena, Tay et al. 2020, https://arxiv.org/abs/2011.04006)
 
 Pooling reads real tokens only: their "mean" or "max", the "last" one, or the "first": that is the
-first register if the embedding has any (a CLS token), else the first real token. A document
+first register if the embedding has any (a CLS token), else the first real token. "attention" lets
+four learned queries look for what they want: each takes a mean of the tokens, weighted by the
+softmax of their scores, and the four means stand side by side. A document
 without a single real token pools to 0. Matrices of heads start as N(0, 0.02), biases as 0.
 """
 
@@ -18,12 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import WeftError
-from weft.layers.embedding import INITIAL_STD
 from weft.models.decoder import Decoder
 from weft.models.encoder import Encoder
 from weft.models.registry import MODELS
 
-Pool = Literal["mean", "max", "first", "last"]
+Pool = Literal["mean", "max", "first", "last", "attention"]
+QUERIES = 4  # of the pooling by attention
+INITIAL_STD = 0.02
 
 
 @MODELS.register("classifier")
@@ -69,11 +72,12 @@ class ClassifierModule(nn.Module):
         super().__init__()
         self.config = config
         self.trunk = config.trunk.build()
-        self.head = _head(config.trunk.dim, config.hidden, config.classes)
+        self.pool = _build_pool(config)
+        self.head = _head(self.pool.width, config.hidden, config.classes)
 
     def forward(self, x: Tensor, *, valid: Tensor | None = None) -> Tensor:
         """(b, classes), before any softmax."""
-        return self.head(_pooled(self.trunk, x, valid, self.config.pool))
+        return self.head(self.pool(self.trunk, x, valid))
 
 
 class MatcherModule(nn.Module):
@@ -83,8 +87,8 @@ class MatcherModule(nn.Module):
         super().__init__()
         self.config = config
         self.trunk = config.trunk.build()
-        width = config.trunk.dim
-        self.head = _head(4 * width, config.hidden or width, config.classes)
+        self.pool = _build_pool(config)
+        self.head = _head(4 * self.pool.width, config.hidden or config.trunk.dim, config.classes)
 
     def forward(
         self,
@@ -97,8 +101,8 @@ class MatcherModule(nn.Module):
         """(b, n) and (b, m) -> (b, classes), before any softmax."""
         if len(first) != len(second):
             raise WeftError(f"documents come in pairs; got {len(first)} and {len(second)}")
-        one = _pooled(self.trunk, first, first_valid, self.config.pool)  # (b, c)
-        two = _pooled(self.trunk, second, second_valid, self.config.pool)  # (b, c)
+        one = self.pool(self.trunk, first, first_valid)  # (b, c)
+        two = self.pool(self.trunk, second, second_valid)  # (b, c)
         return self.head(torch.cat((one, two, one * two, one - two), dim=-1))
 
 
@@ -121,13 +125,49 @@ def pooled(tokens: Tensor, valid: Tensor | None, pool: Pool) -> Tensor:
     return picked.masked_fill(~valid.any(1, keepdim=True), 0.0)
 
 
-def _pooled(trunk: Any, x: Tensor, valid: Tensor | None, pool: Pool) -> Tensor:
-    if x.shape[1] == 0:
-        raise WeftError(f"a document has at least one token; got {tuple(x.shape)}")
-    registers, tokens = trunk.read(x, valid=valid)
-    if pool == "first" and trunk.registers:
-        return registers[:, 0]
-    return pooled(tokens, valid, pool)
+class Pooling(nn.Module):
+    """A document, read by a trunk, as one vector (b, width)."""
+
+    def __init__(self, pool: Pool, dim: int) -> None:
+        super().__init__()
+        self.pool, self.width = pool, dim
+
+    def forward(self, trunk: Any, x: Tensor, valid: Tensor | None) -> Tensor:
+        """Read and pool."""
+        if x.shape[1] == 0:
+            raise WeftError(f"a document has at least one token; got {tuple(x.shape)}")
+        registers, tokens = trunk.read(x, valid=valid)
+        if self.pool == "first" and trunk.registers:
+            return registers[:, 0]
+        return self.pooled(tokens, valid)
+
+    def pooled(self, tokens: Tensor, valid: Tensor | None) -> Tensor:
+        """Tokens (b, n, c), valid (b, n) -> (b, width)."""
+        return pooled(tokens, valid, self.pool)
+
+
+class AttentionPooling(Pooling):
+    """Learned queries q (4, c): means of the tokens weighted by softmax(x · q / √c), joined."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__("attention", QUERIES * dim)
+        self.queries = nn.Parameter(torch.randn(QUERIES, dim) * INITIAL_STD)
+
+    def pooled(self, tokens: Tensor, valid: Tensor | None) -> Tensor:
+        work = torch.promote_types(tokens.dtype, torch.float32)
+        scores = (tokens @ self.queries.to(tokens.dtype).mT).to(work)  # (b, n, 4)
+        scores = scores * tokens.shape[-1] ** -0.5
+        if valid is not None:
+            some = valid.any(1)[:, None, None]  # (b, 1, 1)
+            scores = scores.masked_fill(~valid[..., None] & some, float("-inf"))
+            tokens = tokens.masked_fill(~valid[..., None], 0.0)
+        weights = scores.softmax(1).to(tokens.dtype)  # (b, n, 4)
+        return (weights.mT @ tokens).flatten(1)  # (b, 4 c)
+
+
+def _build_pool(config: Any) -> Pooling:
+    dim = config.trunk.dim
+    return AttentionPooling(dim) if config.pool == "attention" else Pooling(config.pool, dim)
 
 
 def _head(inputs: int, hidden: int | None, classes: int) -> nn.Module:

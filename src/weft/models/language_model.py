@@ -1,6 +1,7 @@
 """Language models: scores over the vocabulary at every position.
 
-    scores = trunk(ids) Eᵀ,    E the table of the embedding (tied), or a matrix of its own
+    scores = trunk(ids) Eᵀ / √c,   E the table of the embedding (tied)
+    scores = trunk(ids) Hᵀ,        H a matrix of its own
 
 On a Decoder it predicts the next token and generates; on an Encoder it fills in masked tokens; on
 an EncoderDecoder it writes a target for a source. A matrix of its own starts as N(0, 0.02).
@@ -19,7 +20,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.errors import Unsupported, WeftError
-from weft.layers.embedding import INITIAL_STD
 from weft.models.decoder import Decoder, DecoderState
 from weft.models.encoder import Encoder
 from weft.models.encoder_decoder import EncoderDecoder
@@ -45,6 +45,11 @@ class LanguageModel:
                 "a language model scores tokens, so its embedding has a vocab; "
                 f"got channels={self.trunk.embedding.channels}"
             )
+        if self.tied and self.trunk.embedding.bumps is not None:
+            raise WeftError(
+                "tied scores use the table of the embedding, and one with bumps has none; "
+                "set tied=False"
+            )
 
     def build(self) -> LanguageModelModule:
         """The module."""
@@ -61,7 +66,7 @@ class LanguageModelModule(nn.Module):
         self.head = None
         if not config.tied:
             rows = config.trunk.embedding.vocab, config.trunk.dim
-            self.head = nn.Parameter(torch.randn(rows) * INITIAL_STD)
+            self.head = nn.Parameter(torch.randn(rows) * 0.02)
 
     def forward(
         self,
@@ -77,7 +82,10 @@ class LanguageModelModule(nn.Module):
 
     def scores(self, hidden: Tensor) -> Tensor:
         """What the trunk gave (..., c) -> (..., vocab)."""
-        return F.linear(hidden, self.trunk.embedding.table if self.head is None else self.head)
+        if self.head is not None:
+            return F.linear(hidden, self.head)
+        # Rows of the table are as long as √c, so that they make a stream of unit variance.
+        return F.linear(hidden * hidden.shape[-1] ** -0.5, self.trunk.embedding.table)
 
     def start(
         self, batch: int = 1, *, source: Tensor | None = None, source_valid: Tensor | None = None

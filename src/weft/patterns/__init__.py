@@ -6,11 +6,12 @@
 """
 
 from weft.patterns.algebra import PATTERNS, Pattern, PerHead, pattern
-from weft.patterns.blocks import BlockNeighbours, RandomBlocks, SameBlock, Segments
+from weft.patterns.blocks import Blocked, BlockNeighbours, RandomBlocks, SameBlock, Segments
 from weft.patterns.custom import Predicate
 from weft.patterns.grid import Axis, OffsetBlock, ShiftedWindow, Window2d
 from weft.patterns.layout import Layout, layout
 from weft.patterns.order import Order, Tiles, select
+from weft.patterns.rectangles import Rectangles
 from weft.patterns.selection import Columns, Global, Keys, Queries, Sink
 from weft.patterns.sequence import Causal, Dilated, Full, Sliding, Strided
 
@@ -18,6 +19,7 @@ __all__ = [
     "PATTERNS",
     "Axis",
     "BlockNeighbours",
+    "Blocked",
     "Causal",
     "Columns",
     "Dilated",
@@ -32,6 +34,7 @@ __all__ = [
     "Predicate",
     "Queries",
     "RandomBlocks",
+    "Rectangles",
     "SameBlock",
     "Segments",
     "ShiftedWindow",

@@ -66,6 +66,37 @@ class BlockNeighbours(Pattern):
         return BlockNeighbours(self.block // step, self.before, self.after)
 
 
+@PATTERNS.register("blocked")
+@dataclass(frozen=True)
+class Blocked(Pattern):
+    """A pattern of whole blocks: block ⌊i / block⌋ reads block ⌊j / block⌋ as `inner` says.
+
+    With tokens in an order in which a block is a tile of a picture, `blocked(window2d(8, 2), 128)`
+    is a neighbourhood of 3×3 tiles, eight tiles to a row, without a single partly visible block.
+    """
+
+    inner: Pattern
+    block: int
+
+    def __post_init__(self) -> None:
+        at_least(1, block=self.block)
+
+    @property
+    def needs_length(self) -> bool:  # type: ignore[override]  # a ClassVar elsewhere
+        return self.inner.needs_length
+
+    def sees(self, i: Any, j: Any, length: int | None = None) -> Any:
+        return self.inner.sees(i // self.block, j // self.block, self._blocks(length))
+
+    def covers(self, rows: Region, cols: Region, length: int | None = None) -> Coverage:
+        rows = Region(rows.lo // self.block, rows.hi // self.block)
+        cols = Region(cols.lo // self.block, cols.hi // self.block)
+        return self.inner.covers(rows, cols, self._blocks(length))
+
+    def _blocks(self, length: int | None) -> int | None:
+        return None if length is None else -(-length // self.block)
+
+
 def _neighbours(rows: Region, cols: Region, block: int, before: int, after: int) -> Coverage:
     least = rows.lo // block - cols.hi // block
     greatest = rows.hi // block - cols.lo // block

@@ -115,7 +115,7 @@ def _split(pattern: Pattern, n: int, m: int, block: int, select_keys: bool) -> L
     every = branches(pattern)
     if len(every) > _MOST_BRANCHES:
         return None
-    whole = [b for b in every if any(isinstance(c, Queries) for c in _conjuncts(b))]
+    whole = [b for b in every if any(isinstance(c, Queries) for c in conjuncts(b))]
     rest = [b for b in every if b not in whole]
     plain = [
         b
@@ -149,7 +149,7 @@ def _special(branch: Pattern, taken: list[Pattern], n: int, m: int) -> Part | No
     selection = _selection(branch)
     assert selection is not None
     chosen = select(selection.positions(m))
-    others = [c for c in _conjuncts(own) if c != selection]
+    others = [c for c in conjuncts(own) if c != selection]
     if not chosen.count:
         return None
     return Part(reduce(lambda a, b: a & b, others, Full()), Order(n, m - n), chosen, m)
@@ -157,7 +157,7 @@ def _special(branch: Pattern, taken: list[Pattern], n: int, m: int) -> Part | No
 
 def _apart(pattern: Pattern, whole: list[Pattern], n: int, m: int) -> Part | None:
     """The rows of the chosen queries, under the whole pattern, which may come to all keys."""
-    sets = [c for b in whole for c in _conjuncts(b) if isinstance(c, Queries)]
+    sets = [c for b in whole for c in conjuncts(b) if isinstance(c, Queries)]
     if len(sets) != 1 or n != m:
         return None
     rows = select(sets[0].positions(m))
@@ -166,17 +166,18 @@ def _apart(pattern: Pattern, whole: list[Pattern], n: int, m: int) -> Part | Non
     return Part(pattern, rows, Order(m), m) if rows.count else None
 
 
-def _conjuncts(pattern: Pattern) -> tuple[Pattern, ...]:
+def conjuncts(pattern: Pattern) -> tuple[Pattern, ...]:
+    """What a branch requires at once."""
     return pattern.parts if isinstance(pattern, And) else (pattern,)
 
 
 def _selection(branch: Pattern) -> Columns | Keys | None:
-    return next((c for c in _conjuncts(branch) if isinstance(c, Columns | Keys)), None)
+    return next((c for c in conjuncts(branch) if isinstance(c, Columns | Keys)), None)
 
 
 def _stride(branch: Pattern, n: int, m: int) -> int | None:
     """The stride whose residue classes the branch never leaves, if folding is possible."""
-    for part in _conjuncts(branch):
+    for part in conjuncts(branch):
         line = part.line if isinstance(part, Axis) else part
         stride = getattr(line, "stride", None) or getattr(line, "dilation", None)
         if n == m and isinstance(line, Strided | Dilated) and stride and stride > 1:
@@ -188,9 +189,7 @@ def _tiled_or_natural(pattern: Pattern, n: int, m: int, block: int) -> tuple[Ord
     """Tiles of pixels where the pattern is one of pictures and they fit, else the natural order."""
     if block != TILE[0] * TILE[1]:
         return Order(n, m - n), Order(m)
-    grids = {
-        p.width for b in branches(pattern) for p in _conjuncts(b) if isinstance(p, GridPattern)
-    }
+    grids = {p.width for b in branches(pattern) for p in conjuncts(b) if isinstance(p, GridPattern)}
     if n == m and len(grids) == 1:
         width = grids.pop()
         if m % width == 0 and (m // width) % TILE[0] == 0 and width % TILE[1] == 0:

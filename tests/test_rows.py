@@ -75,7 +75,7 @@ def test_rows_hold_no_nan(tmp_path, value):
 def test_several_programs_share_a_file(tmp_path):
     path = tmp_path / "rows.jsonl"
     program = (
-        "import sys; from weft.report.rows import append\n"
+        "import sys; from weft.rows import append\n"
         "for at in range(100): append(sys.argv[1], [{'who': sys.argv[2], 'at': at}])"
     )
     command = [sys.executable, "-c", program, os.fspath(path)]
@@ -90,7 +90,7 @@ def test_a_writer_waits_for_the_other(tmp_path):
     fcntl = pytest.importorskip("fcntl", reason="files are locked on POSIX systems")
     path = tmp_path / "rows.jsonl"
     program = (
-        "import sys; from weft.report.rows import append\n"
+        "import sys; from weft.rows import append\n"
         "print('ready', flush=True); append(sys.argv[1], [{'who': 'child'}])"
     )
     with path.open("ab") as file:

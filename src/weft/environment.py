@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import platform
 import subprocess
+import sys
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 
 import torch
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
+_STATUS = Path("/proc/self/status")
 
 
 def environment(device: str) -> dict[str, str | int | None]:
@@ -55,3 +57,15 @@ def processor() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def process_peak() -> int:
+    """The most memory this process ever held, in bytes."""
+    if _STATUS.exists():
+        for line in _STATUS.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

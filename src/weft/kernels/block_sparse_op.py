@@ -1,0 +1,132 @@
+"""The block-sparse kernels as an operator of torch, so that `torch.compile` keeps one graph.
+
+A graph cannot hold a pattern, so the operator takes its number; the layout is planned, and kept,
+when the operator runs. Outside a graph `attend` calls the kernels directly, which costs less and
+knows more orders: here a pattern whose parts need q, k and v moved runs in its natural order.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.kernels.block_sparse import Dropout, Step, can_run, run_steps, run_steps_back, steps_of
+from weft.kernels.labels import Labels
+from weft.kernels.numbered import pattern_of
+from weft.kernels.plan import Request, plan
+from weft.patterns import Order, Pattern
+from weft.patterns.lower import Lowered, Part
+
+
+@torch.library.custom_op("weft::block_sparse", mutates_args=())
+def block_sparse(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    queries: Tensor | None,
+    keys: Tensor | None,
+    seeds: Tensor | None,
+    number: int,
+    scale: float,
+    dropout: float,
+) -> tuple[Tensor, Tensor]:
+    """(b, h, n, d), (b, g, m, d) twice, labels -> values (b, h, n, d), log-sum-exp (b, h, n)."""
+    q, k, v = (_inner(x) for x in (q, k, v))
+    steps, drop = _steps(q, k, number), _drop(seeds, dropout)
+    return run_steps(q, k, v, steps, scale, _labels(queries, keys), drop)
+
+
+@block_sparse.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return _heads(q), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+@torch.library.custom_op("weft::block_sparse_back", mutates_args=())
+def block_sparse_back(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    dout: Tensor,
+    queries: Tensor | None,
+    keys: Tensor | None,
+    seeds: Tensor | None,
+    number: int,
+    scale: float,
+    dropout: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of q, k and v."""
+    q, k, v, out = (_inner(x) for x in (q, k, v, out))
+    given = (_steps(q, k, number), scale, _labels(queries, keys), _drop(seeds, dropout))
+    return run_steps_back(q, k, v, out, lse, dout, None, *given, joint=False)
+
+
+@block_sparse_back.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return _heads(q), _heads(k), _heads(v)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, queries, keys, seeds, *ctx.settings = inputs
+    ctx.save_for_backward(q, k, v, *output, queries, keys, seeds)
+
+
+def _backward(ctx: Any, dout: Tensor, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+    """The log-sum-exp is for the way back alone; nobody reads it, so `dlse` holds nothing."""
+    q, k, v, out, lse, queries, keys, seeds = ctx.saved_tensors
+    grads = block_sparse_back(q, k, v, out, lse, dout, queries, keys, seeds, *ctx.settings)
+    return *grads, None, None, None, None, None, None
+
+
+block_sparse.register_autograd(_backward, setup_context=_setup)
+
+
+def _steps(q: Tensor, k: Tensor, number: int) -> tuple[Step, ...]:
+    (b, h, n, d), (_, g, m, _) = q.shape, k.shape
+    request = Request(
+        pattern=pattern_of(number),
+        batch=b,
+        heads=h,
+        n=n,
+        m=m,
+        device=q.device.type,
+        dtype=q.dtype,
+        learning=True,
+        masked=False,
+        biased=False,
+        dropout=0.0,
+        lse=False,
+        width=d,
+    )
+    chosen = plan(request, "triton")
+    lowered = chosen.lowered
+    if not all(can_run(part, n, m) for part in lowered.parts):
+        lowered = _natural(pattern_of(number), n, m)
+    return steps_of(lowered, chosen.block, b * g, m, q.device)
+
+
+@lru_cache(maxsize=128)
+def _natural(pattern: Pattern, n: int, m: int) -> Lowered:
+    return Lowered((Part(pattern, Order(n, m - n), Order(m), m),))
+
+
+def _labels(queries: Tensor | None, keys: Tensor | None) -> Labels | None:
+    return None if queries is None or keys is None else Labels(queries, keys)
+
+
+def _drop(seeds: Tensor | None, rate: float) -> Dropout | None:
+    return None if seeds is None else Dropout(rate, seeds)
+
+
+def _inner(x: Tensor) -> Tensor:
+    """The kernels step along the last axis one number at a time."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _heads(x: Tensor) -> Tensor:
+    b, h, n, d = x.shape
+    return x.new_empty(b, n, h, d).transpose(1, 2)

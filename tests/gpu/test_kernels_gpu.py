@@ -1,0 +1,105 @@
+"""Kernels that were written on a CPU, on a GPU against fp64: graphs, dropout, features.
+
+python tests/gpu/test_kernels_gpu.py        works without pytest's collection, too
+"""
+
+from itertools import product
+
+import pytest
+import torch
+
+from weft.kernels.attend import attend
+from weft.kernels.block_sparse import Dropout
+from weft.kernels.feature_map import causal_linear_attention, elu_features
+from weft.kernels.feature_map_fused import fused_causal_attention
+from weft.kernels.numbered import number
+from weft.patterns import Blocked, Causal, Sliding, Window2d
+from weft.patterns.derive import mask
+
+pytestmark = pytest.mark.gpu
+PATTERNS = {
+    "tiles": Blocked(Window2d(4, 2), 128),
+    "wide tiles": Blocked(Window2d(4, 3), 128),
+    "window": Sliding(257),
+    "causal": Causal() & Sliding(300),
+}
+
+
+def heads(n, d, count=3, b=2, h=4):
+    torch.manual_seed(0)
+    made = [torch.randn(b, n, h, d, device="cuda", dtype=torch.bfloat16) for _ in range(count)]
+    return [x.transpose(1, 2).requires_grad_() for x in made]
+
+
+def dense(q, k, v, pattern):
+    seen = mask(pattern, q.shape[2], device="cuda")
+    q, k, v = (x.double() for x in (q, k, v))
+    return (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~seen, float("-inf")).softmax(-1) @ v
+
+
+def error(found, wanted):
+    return ((found.double() - wanted).norm() / wanted.norm()).item()
+
+
+def compare(out, expected, inputs, limit=1e-2):
+    upstream = torch.randn_like(out)
+    found = torch.autograd.grad(out, inputs, upstream)
+    wanted = torch.autograd.grad(expected, inputs, upstream.double())
+    errors = [error(out, expected), *(map(error, found, (x.double() for x in wanted)))]
+    assert max(errors) < limit, errors
+
+
+@pytest.mark.parametrize("d", [16, 32, 64, 128])
+@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "graph"])
+def test_patterns_equal_dense(name, d, compiled):
+    pattern, inputs = number(PATTERNS[name]), heads(4096, d)
+
+    def call(q, k, v):
+        return attend(q * 1, k, v, pattern) * 1
+
+    torch.compiler.reset()
+    run = torch.compile(call, fullgraph=True, dynamic=False) if compiled else call
+    compare(run(*inputs), dense(*inputs, pattern), inputs)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.6])
+def test_dropout_keeps_its_share_and_its_mean(rate):
+    q, k, v = heads(2048, 64)
+    ones = torch.ones_like(v)
+    sums = attend(q, k, ones, Sliding(257), dropout=rate).float()[..., 0]  # (b, h, n)
+    assert abs(sums.mean().item() - 1) < 0.02
+    assert 0.01 < sums.std().item() < 1.0
+    other = attend(q, k, ones, Sliding(257), dropout=rate).float()[..., 0]
+    assert not torch.equal(sums, other)
+    assert Dropout.of(0.0, q.device) is None
+
+
+@pytest.mark.parametrize("feature", ["given", "elu"])
+@pytest.mark.parametrize("n", [1000, 8192])
+@pytest.mark.parametrize("d", [32, 64, 128])
+def test_fused_features_equal_the_equation(feature, n, d):
+    inputs = heads(n, d)
+    if feature == "given":
+        inputs = [x.detach().abs().add(0.1).requires_grad_() for x in inputs]
+    out = fused_causal_attention(*inputs, feature=feature)
+    q, k, v = (x.double() for x in inputs)
+    if feature == "elu":
+        q, k = elu_features(q), elu_features(k)
+    expected, _ = causal_linear_attention(q, k, v)
+    compare(out, expected, inputs, limit=2e-2)
+
+
+if __name__ == "__main__":
+    widths, kinds = (16, 32, 64, 128), ("given", "elu")
+    cases = list(product(PATTERNS, widths, (False, True)))
+    calls = [(test_patterns_equal_dense, args) for args in cases]
+    calls += [(test_dropout_keeps_its_share_and_its_mean, (rate,)) for rate in (0.1, 0.6)]
+    cases = list(product(kinds, (1000, 8192), widths[1:]))
+    calls += [(test_fused_features_equal_the_equation, args) for args in cases]
+    for check, args in calls:
+        try:
+            check(*args)
+            print("ok", check.__name__, *args, flush=True)
+        except Exception as problem:
+            print("FAILED", check.__name__, *args, type(problem).__name__, str(problem)[:300])

@@ -1,0 +1,109 @@
+"""Recorded and compiled updates learn what plain ones learn.
+
+python tests/gpu/test_recorder_gpu.py        works without pytest, too
+"""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from weft.arena.examples import Examples, Rows
+from weft.arena.model import ModelSetting
+from weft.arena.runs import objective_of
+from weft.mixers import MIXERS
+from weft.objectives import Head
+from weft.training import Settings, Shuffled, Stage
+from weft.training.learner import Learner
+
+pytestmark = pytest.mark.gpu
+MIXED = (
+    "full",
+    "longformer(window=33)",
+    "bigbird(block=16)",
+    "linformer(rank=16)",
+    "reformer(chunk=32)",
+    "linear_transformer",
+    "pattern(reads='sliding(40)')",
+)
+
+
+@dataclasses.dataclass
+class Tiny:
+    """A task of random bytes."""
+
+    kind, vocab, classes, length = "classify", 256, 3, 300
+
+
+def learner(mixer: str, dropout: float = 0.0, **settings) -> Learner:
+    rng = np.random.default_rng(0)
+    rows = Rows.of(
+        [rng.integers(0, 256, rng.integers(100, 300), dtype=np.uint8) for _ in range(64)]
+    )
+    examples = Examples(rows, 300, labels=rng.integers(0, 3, 64), fixed=True)
+    task = Tiny()
+    setting = ModelSetting(
+        layers=2, dim=64, heads=2, registers=1, pool="first", attention_dropout=dropout
+    )
+    model = objective_of(task).build(
+        setting.trunk(task, MIXERS.parse(mixer)), Head(classes=3, pool="first")
+    )
+    made = Settings(batch=16, lr=1e-3, precision="bfloat16", warmup=2, **settings)
+    stage = Stage(
+        model=model, objective=objective_of(task), source=Shuffled(examples, 16), settings=made
+    )
+    return Learner(stage, 0, torch.device("cuda"))
+
+
+def weights(mixer: str, steps: int = 9, **settings) -> torch.Tensor:
+    one = learner(mixer, **settings)
+    for number in range(steps):
+        one.step(one.stage.source.batch(number).to("cuda"), number, number)
+    torch.cuda.synchronize()
+    assert one.health.first_bad_step() is None
+    return torch.cat([p.detach().flatten() for p in one.model.parameters()])
+
+
+@pytest.mark.parametrize("mixer", MIXED)
+def test_recorded_updates_learn_the_same(mixer):
+    plain, recorded = weights(mixer), weights(mixer, graph=True)
+    moved = (plain - weights(mixer, steps=0)).norm()
+    assert (plain - recorded).norm() < 0.1 * moved, ((plain - recorded).norm(), moved)
+
+
+@pytest.mark.parametrize("mixer", MIXED)
+def test_compiled_layers_learn_the_same(mixer):
+    plain, compiled = weights(mixer), weights(mixer, compile=True)
+    moved = (plain - weights(mixer, steps=0)).norm()
+    assert (plain - compiled).norm() < 0.2 * moved, ((plain - compiled).norm(), moved)
+
+
+def test_replays_draw_dropout_anew():
+    one = learner("longformer(window=33)", dropout=0.5, graph=True)
+    batch, seen = one.stage.source.batch(0).to("cuda"), set()
+    for number in range(12):
+        before = one.window[0].item()
+        one.settings = dataclasses.replace(one.settings, lr=1e-12)
+        one.step(batch, number, number)
+        seen.add(round(one.window[0].item() - before, 6))
+    assert len(seen) > 8, seen
+
+
+if __name__ == "__main__":
+    for name in MIXED:
+        for check in (test_recorded_updates_learn_the_same, test_compiled_layers_learn_the_same):
+            try:
+                check(name)
+                print("ok", check.__name__, name, flush=True)
+            except Exception as error:
+                print(
+                    "FAILED",
+                    check.__name__,
+                    name,
+                    type(error).__name__,
+                    str(error)[:300],
+                    flush=True,
+                )
+    test_replays_draw_dropout_anew()
+    print("ok dropout", flush=True)
