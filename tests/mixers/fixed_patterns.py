@@ -1,5 +1,8 @@
 """What tests of fixed-pattern mixers share: building, and attention under a written-out mask."""
 
+import importlib.util
+from pathlib import Path
+
 import torch
 import torch.nn.functional as F
 
@@ -74,3 +77,12 @@ def decoded(mixer, x, sizes):
         at += size
         assert state.size() == mixer.state_size(at)
     return torch.cat(outs, dim=1)
+
+
+def package_file(package, path):
+    """One file of a package, run by itself: the rest of the package may need what is not here."""
+    home = Path(importlib.util.find_spec(package).submodule_search_locations[0])
+    found = importlib.util.spec_from_file_location(f"{package}_{Path(path).stem}", home / path)
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module

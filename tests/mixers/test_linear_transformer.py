@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 
 from weft.errors import Unsupported, WeftError
+from weft.kernels.feature_map import elu_features as features
 from weft.layers.positions import Alibi, Rope
 from weft.mixers import Frame, LinearTransformer
-from weft.mixers.linear_transformer import features
 
 
 def build(**settings):

@@ -8,6 +8,9 @@ A mechanism is a frozen config (its settings, its `traits`, `build(frame)`) and 
 implements `mix`, `reference` and, where it streams, `start` and `step`. In `mix`, `valid` is
 either None or marks real tokens that all stand at the front of their row: `forward` has moved
 them there and moves the results back, so padding is never a mechanism's concern elsewhere.
+
+Training has two hooks, which do nothing unless a mechanism defines them: `penalty()` is added to
+the loss (`penalties(model)` sums it over a model), `advance(step)` follows an optimiser step.
 """
 
 from __future__ import annotations
@@ -190,6 +193,20 @@ class Mixer(nn.Module):
         """Numbers per batch row that the state holds after this many tokens."""
         raise self._cannot_stream()
 
+    def penalty(self) -> Tensor | None:
+        """What a training loop adds to the loss after a forward, weighted already; None: nothing.
+
+        It reads parameters and detached tensors alone, so a forward that is recomputed in
+        backward, or runs without gradients, leaves it right.
+        """
+        return None
+
+    def advance(self, step: int) -> None:
+        """What changes between steps: a training loop calls it after optimiser step `step`, from 1.
+
+        The outcome is a function of parameters, buffers and `step`, not of how often it is called.
+        """
+
     def _cannot_stream(self) -> Unsupported:
         if self.config.traits.causal and not self.frame.causal:
             return Unsupported(f"decoding needs a causal {self.config.name}; build it causal=True")
@@ -283,6 +300,13 @@ class AttentionMixer(Mixer):
     def dropout(self) -> float:
         """Attention dropout now: 0 outside training."""
         return self.frame.dropout if self.training else 0.0
+
+
+def penalties(model: nn.Module) -> Tensor | None:
+    """The penalties of all mixers inside a model, summed; None where no mixer has one."""
+    found = [m.penalty() for m in model.modules() if isinstance(m, Mixer)]
+    given = [penalty for penalty in found if penalty is not None]
+    return torch.stack(given).sum() if given else None
 
 
 def _check_sequence(name: str, x: Tensor, dim: int) -> None:

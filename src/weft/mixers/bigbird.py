@@ -9,21 +9,25 @@ number of blocks. Causal, the first block is read by all and random blocks lie i
 Time O(n (3 + random + 2) block c), memory O(n block). Decoding keeps every key.
 
 Paper: Zaheer et al. 2020, section 2 and appendix D, https://arxiv.org/abs/2007.14062
-Differs from it: the heads of a layer share their random blocks; a causal form; any length. A batch
-of rows that differ in their number of blocks runs once per number, since the last block differs.
+Differs from it: the heads of a layer share their random blocks; a causal form; any length. In a
+batch of rows that differ in length each row has the last block, and the draw, of its own length.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from weft.errors import WeftError
 from weft.kernels.attend import attend
+from weft.kernels.block_lists import attend_lists, masked
+from weft.kernels.dense import expand_heads
 from weft.mixers.base import MIXERS, Frame, Traits
 from weft.mixers.pattern_mixer import PatternAttention
 from weft.patterns import BlockNeighbours, Causal, Global, Pattern, RandomBlocks, Sink
@@ -67,7 +71,6 @@ class BigBird:
 
     def pattern(self, frame: Frame, n: int) -> Pattern:
         """Who reads whom among n tokens."""
-        seed = 1_000_003 * (self.seed + frame.seed) + frame.layer
         last = n - (n - 1) // self.block * self.block
         if frame.causal:
             first = self.global_tokens or self.block
@@ -77,9 +80,13 @@ class BigBird:
         else:
             seen = BlockNeighbours(self.block) | Global(first=self.block, last=last)
         if self.random:
-            draw = RandomBlocks(self.random, self.block, seed, spare=1, past=frame.causal)
-            seen = seen | draw
+            seen = seen | self.draw(frame)
         return Causal() & seen if frame.causal else seen
+
+    def draw(self, frame: Frame) -> RandomBlocks:
+        """The random blocks of a layer."""
+        seed = 1_000_003 * (self.seed + frame.seed) + frame.layer
+        return RandomBlocks(self.random, self.block, seed, spare=1, past=frame.causal)
 
     def build(self, frame: Frame) -> BigBirdAttention:
         """The module."""
@@ -103,7 +110,10 @@ class BigBirdAttention(PatternAttention):
         crossing: bool,
         segments: Tensor | None = None,
     ) -> Tensor:
-        """One call per number of blocks."""
+        """Rows of equal length share a pattern; others have lists of blocks of their own."""
+        plain = segments is None and not self.positions.biased and self.config.mode == "itc"
+        if valid is not None and not self.frame.causal and plain:
+            return self._ragged(q, k, v, valid)
         settings = {
             "bias": self.positions.at if self.positions.biased else None,
             "dropout": self.dropout,
@@ -124,6 +134,23 @@ class BigBirdAttention(PatternAttention):
             out = _put(out, rows, part)
         return out
 
+    def _ragged(self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor) -> Tensor:
+        """Lists of blocks for each row; its first and its last block read everything."""
+        block, n = self.config.block, q.shape[2]
+        counts = ((valid.sum(1) + block - 1) // block).clamp(min=1)  # (b,)
+        tables = _tables(self.config, self.frame, -(-n // block), q.device)
+        out = attend_lists(q, k, v, valid, tables[counts - 1], block, self.dropout)
+        # Room for the last block, and a place of no use for the last block of rows that have one.
+        extra = (len(tables) + 1) * block - n
+        q, out = (F.pad(x, (0, 0, 0, extra)) for x in (q, out))
+        start = torch.where(counts > 1, counts - 1, len(tables)) * block  # (b,)
+        place = torch.arange(block, device=q.device).expand(len(q), -1)  # (b, block)
+        whole = torch.cat((place, place + start[:, None]), dim=1)  # (b, 2 block)
+        index = whole[:, None, :, None].expand(-1, q.shape[1], -1, q.shape[3])
+        k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
+        own = masked(q.gather(2, index), k, v, valid[:, None, None], self.dropout)
+        return out.scatter(2, index, own.to(out.dtype))[:, :, :n]
+
     def plain_attention(
         self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, crossing: bool
     ) -> Tensor:
@@ -138,6 +165,26 @@ class BigBirdAttention(PatternAttention):
                 one = [x[a : a + 1, :, :n] for x in (q, k, v)]
                 out[a, :, :n] = self.plain_scores(*one, seen[:, :n, :n])[0]
         return out
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)  # what is kept must serve training as well
+def _tables(config: BigBird, frame: Frame, most: int, device: torch.device) -> Tensor:
+    """The key blocks of each query block, for every number of blocks: (most, most, l), −1: none.
+
+    Entry [c − 1, u] is the list of block u in a row of c blocks, each block once.
+    """
+    width = 5 + config.random
+    table = np.full((most, most, width), -1, dtype=np.int64)
+    for count in range(1, most + 1):
+        draw = np.full((count, 0), -1)
+        if config.random:
+            draw = config.draw(frame).table(count * config.block)
+        for u in range(count):
+            near = range(max(u - 1, 0), min(u + 2, count))
+            found = dict.fromkeys([*near, 0, count - 1, *(x for x in draw[u].tolist() if x >= 0)])
+            table[count - 1, u, : len(found)] = list(found)
+    return torch.as_tensor(table, device=device)
 
 
 def _put(out: Tensor, rows: Tensor, part: Tensor) -> Tensor:

@@ -26,7 +26,13 @@ from torch import Tensor
 
 from weft.errors import Unsupported, WeftError
 from weft.kernels.dense import expand_heads
-from weft.kernels.feature_map import Sums, causal_linear_attention, linear_attention, linear_step
+from weft.kernels.feature_map import (
+    Sums,
+    causal_linear_attention,
+    elu_features,
+    linear_attention,
+    linear_step,
+)
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, State, Traits
 
 
@@ -82,7 +88,7 @@ class LinearTransformerAttention(AttentionMixer):
         """Sums first: O(n·d²)."""
         causal = self.frame.causal and not crossing
         return linear_attention(
-            features(q), features(k), v, causal=causal, valid=valid, eps=self.config.eps
+            q, k, v, causal=causal, valid=valid, eps=self.config.eps, feature="elu"
         )
 
     def plain_attention(
@@ -115,7 +121,7 @@ class LinearTransformerAttention(AttentionMixer):
         if not self.frame.causal:
             raise self._cannot_stream()
         q, k, v = self.heads(x, start=state.position)
-        q, k, sums = features(q), features(k), Sums(state.values, state.weights)
+        q, k, sums = elu_features(q), elu_features(k), Sums(state.values, state.weights)
         if x.shape[1] == 1:
             y, sums = linear_step(q, k, v, sums, eps=self.config.eps)
         else:
@@ -127,9 +133,3 @@ class LinearTransformerAttention(AttentionMixer):
         if not self.frame.causal:
             raise self._cannot_stream()
         return self.frame.kv_heads * self.frame.head_dim * (self.frame.head_dim + 1)
-
-
-def features(x: Tensor) -> Tensor:
-    """φ(x) = elu(x) + 1 without cancellation; float16 in float32, for the range of their sums."""
-    x = x.float() if x.dtype == torch.float16 else x
-    return x.clamp(max=0).exp() + x.relu()

@@ -18,6 +18,7 @@ from torch import Tensor
 from weft.kernels.attend import attend
 from weft.kernels.bias import dense_bias
 from weft.kernels.dense import dense_attention
+from weft.kernels.numbered import number
 from weft.mixers.base import AttentionMixer, Frame, State
 from weft.patterns import Full, Pattern
 from weft.patterns.derive import keeps, mask
@@ -42,7 +43,7 @@ class PatternAttention(AttentionMixer):
 
     def __init__(self, config: Any, frame: Frame, pattern: Pattern) -> None:
         super().__init__(config, frame)
-        self.pattern = pattern
+        self.pattern = number(pattern)
 
     def attention(
         self,

@@ -38,14 +38,12 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import Unsupported, WeftError
-from weft.kernels.dense import dense_attention, expand_heads
+from weft.kernels.dense import expand_heads
 from weft.kernels.hash_chunks import (
+    attend_latest,
     attend_layout,
     chunks_of_buckets,
     chunks_of_order,
-    latest_mates,
-    merge_rounds,
-    take_rows,
 )
 from weft.layers.positions import build_positions
 from weft.layers.projection import join_heads, split_heads
@@ -203,24 +201,6 @@ class ReformerAttention(Mixer):
         dropout = frame.dropout if self.training else 0.0
         return attend_layout(q, k, expand_heads(v, frame.heads), layout, scale=1.0, dropout=dropout)
 
-    def attend_few(self, q: Tensor, k: Tensor, v: Tensor, buckets: Tensor) -> Tensor:
-        """The last tokens q (b, h, n, d) among all k (b, h, t, d), v (b, g, t, d) -> (b, h, n, d).
-
-        Each gathers its own keys, instead of laying out all t tokens.
-        """
-        config, n = self.config, q.shape[2]
-        v = expand_heads(v, self.frame.heads)
-        reads, mask = latest_mates(buckets, n, size=config.chunk, lookback=config.lookback)
-        one = q[:, :, None, :, None].expand(-1, -1, config.rounds, -1, -1, -1)
-        o, lse = dense_attention(
-            one.flatten(1, 3),
-            take_rows(k, reads).flatten(1, 3),
-            take_rows(v, reads).flatten(1, 3),
-            mask=mask.flatten(1, 3)[:, :, None],
-            scale=1.0,
-        )  # (b, h·r·n, 1, d), (b, h·r·n, 1)
-        return merge_rounds(o.view(one.shape).squeeze(4), lse.view(mask.shape[:-1]), v[:, :, -n:])
-
     def out(self, y: Tensor) -> Tensor:
         """(b, h, n, d) -> (b, n, c)."""
         return self.to_out(join_heads(y))
@@ -291,7 +271,15 @@ class ReformerAttention(Mixer):
             buckets=torch.cat((state.buckets, buckets), 3),
         )
         if n <= FEW:
-            y = self.attend_few(q, grown.k, grown.v, grown.buckets)
+            y = attend_latest(
+                q,
+                grown.k,
+                expand_heads(grown.v, self.frame.heads),
+                grown.buckets,
+                size=self.config.chunk,
+                lookback=self.config.lookback,
+                scale=1.0,
+            )
         else:
             # The past asks nothing: its keys fill the places of its queries.
             asks = torch.cat((state.k, q), 2)

@@ -21,13 +21,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from weft.errors import Unsupported, WeftError
+from weft.errors import WeftError
 from weft.kernels.dense import expand_heads
 from weft.layers.projection import split_heads
-from weft.mixers.base import MIXERS, AttentionMixer, Frame, State, Traits
+from weft.mixers.base import MIXERS, Frame, State, Traits
+from weft.mixers.relative_mixer import RelativeAttention, cut, sinusoid, windows
 
 
 @MIXERS.register("transformer_xl")
@@ -82,19 +82,8 @@ class TransformerXLState(State):
     v: Tensor
 
 
-class TransformerXLAttention(AttentionMixer):
-    """Queries, keys, values and distances, each with a projection."""
-
-    def __init__(self, config: TransformerXL, frame: Frame) -> None:
-        super().__init__(config, frame)
-        if frame.positions is not None:
-            raise Unsupported(
-                f"transformer_xl has relative positions of its own and takes no others; "
-                f"got {frame.positions}, use positions=None"
-            )
-        self.to_r = nn.Linear(frame.dim, frame.heads * frame.head_dim, bias=False)
-        self.content_bias = nn.Parameter(torch.randn(frame.heads, frame.head_dim) * 0.02)  # u
-        self.distance_bias = nn.Parameter(torch.randn(frame.heads, frame.head_dim) * 0.02)  # v
+class TransformerXLAttention(RelativeAttention):
+    """All segments at once, each with the memory before it."""
 
     def mix(
         self,
@@ -135,29 +124,6 @@ class TransformerXLAttention(AttentionMixer):
         ]  # (b·s, 1, a, m)
         y = self.attend(q, k, v, mask)  # (b·s, h, a, d)
         return y.unflatten(0, (-1, count)).transpose(1, 2).flatten(2, 3)[:, :, :n]
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        """The queries (b, h, n, d) are the last of the m keys (b, g, m, d) -> (b, h, n, d)."""
-        (n, d), m = q.shape[2:], k.shape[2]
-        furthest, nearest = m - 1, 0 if self.frame.causal else 1 - n
-        distance = torch.arange(furthest, nearest - 1, -1, device=q.device)
-        bias = shift(self.by_distance(q + self.distance_bias[:, None], distance), m) * d**-0.5
-        return F.scaled_dot_product_attention(
-            q + self.content_bias[:, None],
-            expand_heads(k, self.frame.heads),
-            expand_heads(v, self.frame.heads),
-            attn_mask=bias.masked_fill(~mask, float("-inf")),
-            dropout_p=self.dropout,
-        )
-
-    def by_distance(self, q: Tensor, distance: Tensor) -> Tensor:
-        """q_i·W_R R_p for queries (b, h, n, d) and distances (p,): (b, h, n, p)."""
-        r = sinusoid(distance, self.frame.dim).to(q.dtype)  # (p, c)
-        if q.shape[0] * q.shape[2] < q.shape[3]:
-            # Few queries, as in decoding, are cheaper to bring to R than R to them.
-            weight = self.to_r.weight.unflatten(0, (self.frame.heads, -1))  # (h, d, c)
-            return q @ weight @ r.t()
-        return q @ split_heads(self.to_r(r)[None], self.frame.heads).transpose(-1, -2)
 
     def reference(
         self,
@@ -233,36 +199,3 @@ class TransformerXLAttention(AttentionMixer):
     def _need_causal(self) -> None:
         if not self.frame.causal:
             raise self._cannot_stream()
-
-
-def sinusoid(distance: Tensor, width: int) -> Tensor:
-    """[sin(p ω), cos(p ω)] of distances p (m,), in float64: (m, c)."""
-    power = torch.arange(0, width, 2, device=distance.device, dtype=torch.float64) / width
-    angle = distance.to(torch.float64)[:, None] * 10_000.0**-power
-    return torch.cat((angle.sin(), angle.cos()), -1)[:, :width]
-
-
-def shift(scores: Tensor, keys: int) -> Tensor:
-    """Scores by falling distance (..., n, p) -> by key (..., n, m): row i moves by n − 1 − i.
-
-    Column 0 is the distance from the last query to the first key. What lies beyond the smallest
-    distance given is undefined; a mask has to hide it.
-    """
-    n, p = scores.shape[-2:]
-    flat = F.pad(scores, (0, 1)).flatten(-2)  # (..., n·(p + 1))
-    return flat[..., n - 1 : n - 1 + n * p].unflatten(-1, (n, p))[..., :keys]
-
-
-def cut(x: Tensor, size: int, count: int) -> Tensor:
-    """(b, h, n, d) -> segments (b·s, h, a, d), the last one filled up with zeros."""
-    padded = F.pad(x, (0, 0, 0, size * count - x.shape[2]))
-    return padded.unflatten(2, (count, size)).transpose(1, 2).flatten(0, 1)
-
-
-def windows(x: Tensor, size: int, memory: int, count: int) -> Tensor:
-    """(b, h, n, d) -> the `memory` tokens before each segment (b·s, h, m, d), zeros before all."""
-    if not memory:
-        return cut(x, size, count)[:, :, :0]
-    padded = F.pad(x, (0, 0, memory, size * count - x.shape[2]))
-    before = padded.unfold(2, memory, size)[:, :, :count]
-    return before.permute(0, 2, 1, 4, 3).flatten(0, 1)

@@ -1,0 +1,153 @@
+"""Adaptive span: each head learns how far back it reads.
+
+    out_i = Σ_j a_ij v_j,    a_ij = m(|i − j|) e^{s_ij} / Σ_t m(|i − t|) e^{s_it}
+    m(x) = clamp((ramp + z − x) / ramp, 0, 1),    z = span·clamp(u, 0, 1),    u learned per head
+
+s_ij = q_i·k_j / √d. Within z a key counts in full, over the ramp less and less, beyond it not at
+all. z learns from the keys on the ramp, so without a ramp it could not. z >= n − 1 is full
+attention; ramp = 1 and a whole z are a window of z + 1 tokens. `penalty()` is λ·span·mean(u), the
+price of a long span, which a training loop adds to its loss; `advance` puts u back into [0, 1]
+after a step.
+
+Time O(n·w·d), memory O(n·w), w = the longest z + ramp of the layer: what the heads have learned,
+not what they might. Decoding keeps the last w keys and values.
+
+Paper: Sukhbaatar et al. 2019, Adaptive Attention Span in Transformers, section 2,
+https://arxiv.org/abs/1905.07799
+Differs from it: a token may read itself, and positions are the frame's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from weft.errors import WeftError
+from weft.kernels.bias import dense_bias
+from weft.kernels.dense import expand_heads
+from weft.layers.span import SoftSpan
+from weft.mixers.base import MIXERS, Frame, State, Traits
+from weft.mixers.pattern_mixer import KeyValueState, PatternAttention
+from weft.patterns import Causal, Pattern, Sliding
+
+STEPS = 32  # windows are multiples of this many tokens, so that a growing span plans seldom
+
+
+@MIXERS.register("adaptive_span")
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveSpan:
+    """Attention over a learned distance."""
+
+    span: int = 8192  # longest span a head can learn
+    ramp: int = 32  # tokens over which weights fall from 1 to 0
+    start: float = 0.0  # u before training: this share of `span` is read
+    penalty: float = 2e-6  # λ, times the mean span in tokens
+
+    traits: ClassVar[Traits] = Traits(
+        family="learned pattern",
+        paper="Sukhbaatar et al. 2019, https://arxiv.org/abs/1905.07799",
+        time="n·w·d",
+        memory="n·w",
+        state="2·w·g·d",
+        causal=True,
+        compiles=False,
+        note="its spans are distances within one sequence; its layout is planned outside the graph",
+    )
+
+    def __post_init__(self) -> None:
+        for field in ("span", "ramp"):
+            if getattr(self, field) < 1:
+                raise WeftError(f"{field} is at least 1; got {field}={getattr(self, field)}")
+        if not 0.0 <= self.start <= 1.0:
+            raise WeftError(f"start is a share of the span, in [0, 1]; got start={self.start}")
+        if self.penalty < 0:
+            raise WeftError(f"penalty is the price of a span, at least 0; got {self.penalty}")
+
+    @staticmethod
+    def small() -> AdaptiveSpan:
+        """Spans that differ between the heads of a test."""
+        return AdaptiveSpan(span=60, ramp=6, start=0.3)
+
+    @staticmethod
+    def variants() -> tuple[AdaptiveSpan, ...]:
+        """Longer spans as well."""
+        return AdaptiveSpan.small(), AdaptiveSpan(span=300, ramp=20, start=0.5)
+
+    def build(self, frame: Frame) -> AdaptiveSpanAttention:
+        """The module inside this frame."""
+        return AdaptiveSpanAttention(self, frame)
+
+
+class AdaptiveSpanAttention(PatternAttention):
+    """A window as wide as the longest span, with the soft mask as a bias."""
+
+    marks = ()
+
+    def __init__(self, config: AdaptiveSpan, frame: Frame) -> None:
+        super().__init__(config, frame, Sliding(1))
+        self.positions = SoftSpan(
+            frame.heads,
+            span=config.span,
+            ramp=config.ramp,
+            start=config.start,
+            inner=self.positions,
+        )
+        self.pattern = self.reached()
+
+    def reached(self) -> Pattern:
+        """The window that holds all spans as they are now."""
+        window = Sliding(self.positions.reach(STEPS))
+        return Causal() & window if self.frame.causal else window
+
+    def penalty(self) -> Tensor:
+        """λ times the mean span in tokens."""
+        return self.config.penalty * self.positions.lengths().mean()
+
+    @torch.no_grad()
+    def advance(self, step: int) -> None:
+        """Spans stay between 0 and `span`."""
+        self.positions.share.clamp_(0.0, 1.0)
+
+    def attention(
+        self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, crossing: bool
+    ) -> Tensor:
+        """The fastest kernel for the window of now."""
+        self.pattern = self.reached()
+        return super().attention(q, k, v, valid, crossing)
+
+    def plain_attention(
+        self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, crossing: bool
+    ) -> Tensor:
+        """Softmax over all keys, times m, divided by the sum."""
+        n, heads, inner = q.shape[2], q.shape[1], self.positions.inner
+        i, j = torch.arange(n, device=q.device)[:, None], torch.arange(n, device=q.device)
+        k, v = expand_heads(k, heads), expand_heads(v, heads)
+        work = torch.promote_types(q.dtype, torch.float32)
+        scores = (q @ k.transpose(-1, -2)).to(work) / q.shape[-1] ** 0.5  # (b, h, n, n)
+        if inner.biased:
+            scores = scores + dense_bias(inner.at, heads, i, j)
+        z = self.config.span * self.positions.share.to(work).clamp(0, 1)[:, None, None]  # (h, 1, 1)
+        soft = ((self.config.ramp + z - (i - j).abs()) / self.config.ramp).clamp(0, 1)  # (h, n, n)
+        soft = soft.tril() if self.frame.causal else soft
+        soft = soft if valid is None else soft * valid[:, None, None]
+        weights = (scores - scores.detach().amax(-1, keepdim=True)).exp() * soft
+        weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-30)
+        return weights.to(v.dtype) @ v
+
+    def start(self, batch: int = 1) -> KeyValueState:
+        """No keys yet."""
+        self.pattern = self.reached()
+        return super().start(batch)
+
+    def step(self, x: Tensor, state: KeyValueState) -> tuple[Tensor, State]:
+        """The last keys within the longest span."""
+        self.pattern = self.reached()
+        return super().step(x, state)
+
+    def state_size(self, tokens: int) -> int:
+        """Keys and values within the longest span."""
+        self.pattern = self.reached()
+        return super().state_size(tokens)

@@ -1,0 +1,77 @@
+"""GRU: one state, an update gate and a reset gate, from token to token.
+
+    r = σ(W_r x_t + b_r + U_r h + b'_r),    z = σ(W_z x_t + b_z + U_z h + b'_z)
+    h_t = (1 − z) tanh(W_n x_t + b_n + r (U_n h + b'_n)) + z h,    h = h_(t−1)
+
+Both ways, a second one runs from the right (`recurrent_mixer.py`).
+Time O(n c²), one token after another; memory O(n c). Decoding keeps h.
+
+Paper: Cho et al. 2014, section 2.3, https://arxiv.org/abs/1406.1078
+Differs from it: the reset gate acts after the product with U_n, and z weighs the past, as in cuDNN;
+it runs on torch's fused GRU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from weft.mixers.base import MIXERS, Frame, Traits
+from weft.mixers.recurrent_mixer import Cell, Memory, RecurrentMixer
+
+
+@MIXERS.register("gru")
+@dataclass(frozen=True, kw_only=True)
+class GRU:
+    """Gated recurrent unit."""
+
+    traits: ClassVar[Traits] = Traits(
+        family="recurrence",
+        paper="Cho et al. 2014, https://arxiv.org/abs/1406.1078",
+        time="n c²",
+        memory="n c",
+        state="c",
+        causal=True,
+        compiles=False,
+        note="a recurrence runs along one sequence; torch's fused one is no part of a graph",
+    )
+
+    def cell(self, frame: Frame) -> GRUCell:
+        """One direction."""
+        return GRUCell(frame.dim, frame.bias)
+
+    def build(self, frame: Frame) -> RecurrentMixer:
+        """The module."""
+        return RecurrentMixer(self, frame)
+
+
+class GRUCell(Cell):
+    """torch's GRU of one layer."""
+
+    def __init__(self, dim: int, bias: bool) -> None:
+        super().__init__()
+        self.dim = dim
+        self.rnn = nn.GRU(dim, dim, bias=bias, batch_first=True)
+
+    def start(self, batch: int) -> Memory:
+        """h is 0."""
+        return (self.rnn.weight_hh_l0.new_zeros(batch, self.dim),)
+
+    def forward(self, x: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """All tokens by one call."""
+        y, h = self.rnn(x, memory[0][None].contiguous())
+        return y, (h[0],)
+
+    def plain(self, x: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """The equation."""
+        (h,), rnn = memory, self.rnn
+        bias = (rnn.bias_ih_l0, rnn.bias_hh_l0) if rnn.bias else (None, None)
+        new = F.linear(x, rnn.weight_ih_l0, bias[0]).chunk(3, dim=-1)
+        old = F.linear(h, rnn.weight_hh_l0, bias[1]).chunk(3, dim=-1)
+        r, z = torch.sigmoid(new[0] + old[0]), torch.sigmoid(new[1] + old[1])
+        h = (1 - z) * torch.tanh(new[2] + r * old[2]) + z * h  # (b, c)
+        return h, (h,)

@@ -1,0 +1,79 @@
+"""LSTM: a memory cell with gates, from token to token.
+
+    i, f, g, o = W x_t + b + U h_(t−1) + b'
+    c_t = σ(f) c_(t−1) + σ(i) tanh(g),    h_t = σ(o) tanh(c_t)
+
+Both ways, a second one runs from the right (`recurrent_mixer.py`).
+Time O(n c²), one token after another; memory O(n c). Decoding keeps h and c.
+
+Papers: Hochreiter, Schmidhuber 1997, https://doi.org/10.1162/neco.1997.9.8.1735; forget gates: Gers
+et al. 2000, https://doi.org/10.1162/089976600300015015
+Differs from them: no peepholes; it runs on torch's fused LSTM.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from weft.mixers.base import MIXERS, Frame, Traits
+from weft.mixers.recurrent_mixer import Cell, Memory, RecurrentMixer
+
+
+@MIXERS.register("lstm")
+@dataclass(frozen=True, kw_only=True)
+class LSTM:
+    """Long short-term memory."""
+
+    traits: ClassVar[Traits] = Traits(
+        family="recurrence",
+        paper="Hochreiter, Schmidhuber 1997, https://doi.org/10.1162/neco.1997.9.8.1735",
+        time="n c²",
+        memory="n c",
+        state="2 c",
+        causal=True,
+        compiles=False,
+        note="a recurrence runs along one sequence; torch's fused one is no part of a graph",
+    )
+
+    def cell(self, frame: Frame) -> LSTMCell:
+        """One direction."""
+        return LSTMCell(frame.dim, frame.bias)
+
+    def build(self, frame: Frame) -> RecurrentMixer:
+        """The module."""
+        return RecurrentMixer(self, frame)
+
+
+class LSTMCell(Cell):
+    """torch's LSTM of one layer."""
+
+    def __init__(self, dim: int, bias: bool) -> None:
+        super().__init__()
+        self.dim = dim
+        self.rnn = nn.LSTM(dim, dim, bias=bias, batch_first=True)
+
+    def start(self, batch: int) -> Memory:
+        """h and c are 0."""
+        zeros = self.rnn.weight_hh_l0.new_zeros(batch, self.dim)
+        return zeros, zeros.clone()
+
+    def forward(self, x: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """All tokens by one call."""
+        y, (h, c) = self.rnn(x, tuple(part[None].contiguous() for part in memory))
+        return y, (h[0], c[0])
+
+    def plain(self, x: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """The equation."""
+        h, c = memory
+        rnn = self.rnn
+        bias = (rnn.bias_ih_l0, rnn.bias_hh_l0) if rnn.bias else (None, None)
+        gates = F.linear(x, rnn.weight_ih_l0, bias[0]) + F.linear(h, rnn.weight_hh_l0, bias[1])
+        i, f, g, o = gates.chunk(4, dim=-1)  # (b, c)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        h = torch.sigmoid(o) * torch.tanh(c)
+        return h, (h, c)

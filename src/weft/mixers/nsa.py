@@ -1,0 +1,313 @@
+"""Native sparse attention: compressed, selected and near keys, each read by itself, then gated.
+
+    out_i = g_i^cmp · cmp_i + g_i^slc · slc_i + g_i^win · win_i,    g = sigmoid(W_g x_i), per head
+    cmp_i = attention to slots, each made of `span` tokens every `stride`, that end at or before i
+    slc_i = attention to the tokens up to i of `selected` blocks of `block` tokens
+    win_i = attention to the last `window` tokens, i included
+
+Every branch has keys and values of its own. A block is as important as the weight that cmp_i gives
+to the strips of `stride` tokens in it, summed over the query heads that share a key head, so they
+choose together; the first block, the own and the one before it are always chosen. The choice has no
+gradient. With no slot to read yet, cmp is 0. All blocks selected is dense causal attention, gates
+(0, 0, 1) are a sliding window. Rotary positions turn queries and keys of slc and win, not of cmp.
+
+Time O(n·(n/stride + selected·block + window)·d), memory O(n·selected·(d + block) + n²/stride).
+Decoding keeps keys and values of slc, the slots, and the last tokens of cmp and win.
+
+Paper: Yuan et al. 2025, Native Sparse Attention, section 3, https://arxiv.org/abs/2502.11089
+Differs from it: selected blocks are read through sorted pairs of queries and blocks, in plain
+PyTorch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from weft.errors import Unsupported, WeftError
+from weft.kernels.attend import attend
+from weft.kernels.dense import dense_attention, expand_heads
+from weft.kernels.selected import attend_selected
+from weft.layers.overlap import OverlapCompression, OverlapKind
+from weft.layers.positions import build_positions
+from weft.layers.projection import join_heads, split_heads
+from weft.mixers.base import MIXERS, Frame, Mixer, State, Traits
+from weft.patterns import Causal, Sliding
+
+NEAR = 2  # blocks that are always chosen: the own one and those before it
+AT_ONCE = 2**26  # scores of slots that are looked at together when blocks are chosen
+
+
+@MIXERS.register("nsa")
+@dataclass(frozen=True, kw_only=True)
+class NSA:
+    """Compressed, selected and near keys, joined by gates."""
+
+    span: int = 32  # tokens of a compressed slot
+    stride: int = 16  # tokens from slot to slot
+    block: int = 64  # tokens of a selected block
+    selected: int = 16  # blocks read by a query, the first and the two nearest included
+    window: int = 512  # nearest tokens read, the own one included
+    compress: OverlapKind = "mlp"  # mean: without parameters
+
+    traits: ClassVar[Traits] = Traits(
+        family="learned pattern",
+        paper="Yuan et al. 2025, https://arxiv.org/abs/2502.11089",
+        time="n·(n/stride + selected·block + window)·d",
+        memory="n·selected·(d + block) + n²/stride",
+        state="2·g·d·(n + n/stride + window + span)",
+        causal=True,
+        bidirectional=False,
+        compiles=False,
+        note="it is defined by the past of each token of one sequence; its window is planned "
+        "outside the graph",
+    )
+
+    def __post_init__(self) -> None:
+        for field, least in (("stride", 1), ("selected", 1 + NEAR), ("window", 1)):
+            if getattr(self, field) < least:
+                raise WeftError(f"{field} is at least {least}; got {field}={getattr(self, field)}")
+        if self.span % self.stride or self.block % self.stride or not 1 <= self.span <= self.block:
+            raise WeftError(
+                f"span and block are multiples of stride, and a slot fits into a block; got "
+                f"span={self.span}, stride={self.stride}, block={self.block}"
+            )
+        if self.compress not in get_args(OverlapKind):
+            raise WeftError(f"compress is one of {get_args(OverlapKind)}; got {self.compress!r}")
+
+    @staticmethod
+    def small() -> NSA:
+        """A size at which some dozens of tokens choose between blocks."""
+        return NSA(span=8, stride=4, block=8, selected=4, window=6)
+
+    @staticmethod
+    def variants() -> tuple[NSA, ...]:
+        """Both compressions."""
+        return NSA.small(), NSA(span=3, stride=3, block=6, selected=3, window=5, compress="mean")
+
+    def build(self, frame: Frame) -> NSAAttention:
+        """The module inside this frame."""
+        return NSAAttention(self, frame)
+
+
+@dataclass(kw_only=True)
+class NSAState(State):
+    """Keys, then values along the head axis, of each branch as far as later tokens need them."""
+
+    selected: Tensor  # (b, 2g, t, d)
+    slots: Tensor  # (b, 2g, s, d)
+    open: Tensor  # (b, 2g, r, d), tokens of slots that are not full
+    near: Tensor  # (b, 2g, w, d)
+
+
+class NSAAttention(Mixer):
+    """One set of queries, three of keys and values, and gates."""
+
+    def __init__(self, config: NSA, frame: Frame) -> None:
+        super().__init__(config, frame)
+        self.positions = build_positions(frame.positions, frame.heads, frame.head_dim)
+        if self.positions.biased:
+            raise Unsupported(
+                f"a slot of nsa stands for tokens of many distances, so there is none to bias; "
+                f"got positions={frame.positions}; use positions=rope"
+            )
+        width, shared = frame.heads * frame.head_dim, frame.kv_heads * frame.head_dim
+        self.to_q = nn.Linear(frame.dim, width, bias=frame.bias)
+        self.to_kv = nn.Linear(frame.dim, 6 * shared, bias=frame.bias)
+        self.to_gates = nn.Linear(frame.dim, 3 * frame.heads)
+        self.to_out = nn.Linear(width, frame.dim, bias=frame.bias)
+        sizes = (config.compress, config.span, config.stride, frame.head_dim)
+        self.compress_k, self.compress_v = OverlapCompression(*sizes), OverlapCompression(*sizes)
+
+    def mix(
+        self,
+        x: Tensor,
+        valid: Tensor | None,
+        context: Tensor | None,
+        context_valid: Tensor | None,
+    ) -> Tensor:
+        """Three branches and their gates; padding stands last, where no real token reads it."""
+        q, turned, compressed, selected, near = self.heads(x)
+        branches = self.branches(q, turned, self.compress(compressed), selected, near)
+        return self.out(x, branches)
+
+    def heads(self, x: Tensor, start: int = 0) -> tuple[Tensor, ...]:
+        """q and q with positions (b, h, n, d), then keys and values (b, 2g, n, d) per branch."""
+        index = torch.arange(start, start + x.shape[1], device=x.device)
+        q = split_heads(self.to_q(x), self.frame.heads)
+        parts = split_heads(self.to_kv(x), 6 * self.frame.kv_heads).chunk(6, dim=1)
+        turned = [self.positions.rotate(parts[key], index) for key in (2, 4)]
+        return (
+            q,
+            self.positions.rotate(q, index),
+            torch.cat(parts[:2], 1),
+            torch.cat((turned[0], parts[3]), 1),
+            torch.cat((turned[1], parts[5]), 1),
+        )
+
+    def compress(self, tokens: Tensor) -> Tensor:
+        """(b, 2g, m, d) -> slots (b, 2g, s, d)."""
+        k, v = tokens.chunk(2, dim=1)
+        return torch.cat((self.compress_k(k), self.compress_v(v)), 1)
+
+    def branches(
+        self,
+        q: Tensor,
+        turned: Tensor,
+        slots: Tensor,
+        selected: Tensor,
+        near: Tensor,
+        start: int = 0,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """cmp, slc and win (b, h, n, d) for queries from index `start`; the keys end with them."""
+        config, dropout = self.config, self.frame.dropout if self.training else 0.0
+        k, v = slots.chunk(2, dim=1)
+        cmp = self.read_slots(q, k, v, start, dropout)
+        chosen = self.choose(q.detach(), k.detach(), start, selected.shape[2])
+        k, v = selected.chunk(2, dim=1)
+        sizes = {"block": config.block, "start": start, "dropout": dropout}
+        slc = attend_selected(turned, k, v, chosen, **sizes)
+        pattern = Causal() & Sliding(config.window)
+        win = attend(turned, *near.chunk(2, dim=1), pattern, dropout=dropout)
+        return cmp, slc, win
+
+    def read_slots(self, q: Tensor, k: Tensor, v: Tensor, start: int, dropout: float) -> Tensor:
+        """q (b, h, n, d) to the slots (b, g, s, d) that have ended -> (b, h, n, d), 0 if none."""
+        if not k.shape[2]:
+            return torch.zeros_like(q)
+        seen = self.ended(start, q.shape[2], k.shape[2], q.device)  # (n, s)
+        some = seen.any(-1, keepdim=True)  # (n, 1)
+        k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen | ~some, dropout_p=dropout)
+        return y.masked_fill(~some, 0.0)
+
+    def ended(self, start: int, n: int, slots: int, device: torch.device) -> Tensor:
+        """Which slots end at or before each query: (n, slots)."""
+        index = torch.arange(start, start + n, device=device)[:, None]
+        last = torch.arange(slots, device=device) * self.config.stride + self.config.span - 1
+        return last <= index
+
+    @torch.no_grad()
+    def choose(self, q: Tensor, k: Tensor, start: int, tokens: int) -> Tensor:
+        """Queries (b, h, n, d), slot keys (b, g, s, d) -> block numbers (b, g, n, blocks read)."""
+        rows = max(1, AT_ONCE // max(1, len(q) * q.shape[1] * k.shape[2]))
+        parts = q.split(rows, dim=2)
+        found = [self._choose(part, k, start + at * rows, tokens) for at, part in enumerate(parts)]
+        return torch.cat(found, dim=2)
+
+    def _choose(self, q: Tensor, k: Tensor, start: int, tokens: int) -> Tensor:
+        block, n = self.config.block, q.shape[2]
+        count = -(-tokens // block)
+        index = torch.arange(start, start + n, device=q.device)[:, None]  # (n, 1)
+        blocks = torch.arange(count, device=q.device)
+        away = index // block - blocks  # (n, count)
+        weight = self.importance(q, k, start, count)  # (b, g, n, count)
+        weight = weight.masked_fill((blocks == 0) | (away < NEAR), torch.inf)
+        weight = weight.masked_fill(away < 0, -torch.inf)
+        best, chosen = weight.topk(min(self.config.selected, count), dim=-1)
+        return chosen.masked_fill(best.isneginf(), count)
+
+    def importance(self, q: Tensor, k: Tensor, start: int, count: int) -> Tensor:
+        """The weight of cmp on each block, summed over heads that share keys: (b, g, n, count)."""
+        config, (g, slots) = self.config, k.shape[1:3]
+        work = torch.promote_types(q.dtype, torch.float32)
+        if not slots:
+            return q.new_zeros(len(q), g, q.shape[2], count, dtype=work)
+        seen = self.ended(start, q.shape[2], slots, q.device)
+        scores = (q * q.shape[-1] ** -0.5) @ expand_heads(k, q.shape[1]).transpose(-1, -2)
+        weights = scores.to(work).masked_fill(~(seen | ~seen.any(-1, True)), -torch.inf).softmax(-1)
+        weights = weights.masked_fill(~seen, 0.0).unflatten(1, (g, -1)).sum(2)  # (b, g, n, s)
+        # A slot covers some strips of `stride` tokens, a block holds others.
+        shares = config.span // config.stride
+        padded = F.pad(weights, (shares - 1, shares - 1))
+        strips = sum(padded[..., at : at + slots + shares - 1] for at in range(shares))
+        each = config.block // config.stride
+        strips = F.pad(strips, (0, max(0, count * each - strips.shape[-1])))[..., : count * each]
+        return strips.unflatten(-1, (count, each)).sum(-1)
+
+    def out(self, x: Tensor, branches: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        """Gates of x (b, n, c) times the branches (b, h, n, d) -> (b, n, c)."""
+        gates = split_heads(torch.sigmoid(self.to_gates(x)), 3 * self.frame.heads).chunk(3, 1)
+        y = sum(gate * branch for gate, branch in zip(gates, branches, strict=True))
+        return self.to_out(join_heads(y))
+
+    def reference(
+        self,
+        x: Tensor,
+        valid: Tensor | None = None,
+        context: Tensor | None = None,
+        context_valid: Tensor | None = None,
+    ) -> Tensor:
+        """Dense attention under a mask in every branch."""
+        n, config = x.shape[1], self.config
+        q, turned, compressed, selected, near = self.heads(x)
+        k, v = self.compress(compressed).chunk(2, 1)
+        i, j = torch.arange(n, device=x.device)[:, None], torch.arange(n, device=x.device)
+        ends = torch.arange(k.shape[2], device=x.device) * config.stride + config.span - 1
+        cmp = dense_attention(q, k, v, mask=ends <= i)[0] if k.shape[2] else torch.zeros_like(q)
+        seen = self._plain_choice(q.detach(), k.detach())  # (b, h, n, n)
+        slc = dense_attention(turned, *selected.chunk(2, 1), mask=seen & (j <= i))[0]
+        close = (j <= i) & (i - j < config.window)
+        return self.out(x, (cmp, slc, dense_attention(turned, *near.chunk(2, 1), mask=close)[0]))
+
+    def _plain_choice(self, q: Tensor, k: Tensor) -> Tensor:
+        """Which keys each query's blocks hold (b, h, n, n), slot by slot and block by block."""
+        config, (b, h, n, d) = self.config, q.shape
+        g, each, shares = k.shape[1], config.block // config.stride, config.span // config.stride
+        scores = q @ expand_heads(k, h).transpose(-1, -2) / d**0.5
+        scores = scores.to(torch.promote_types(q.dtype, torch.float32))
+        seen = torch.zeros(b, h, n, n, dtype=torch.bool)
+        count = -(-n // config.block)
+        overlap = torch.zeros(k.shape[2], count).to(scores)
+        for t in range(k.shape[2]):
+            for strip in range(t, t + shares):
+                overlap[t, strip // each] += 1
+        for i in range(n):
+            slots = min(max(0, (i - config.span + 1) // config.stride + 1), k.shape[2])
+            weight = scores[:, :, i, :slots].softmax(-1) @ overlap[:slots]  # (b, h, count)
+            weight = weight.unflatten(1, (g, -1)).sum(2).tolist()
+            own = i // config.block
+            always = {0, own, max(0, own - 1)}
+            for row in range(b):
+                for head in range(g):
+                    rest = sorted(set(range(own + 1)) - always, key=lambda u: -weight[row][head][u])
+                    for u in [*always, *rest[: config.selected - len(always)]]:
+                        heads = slice(head * (h // g), (head + 1) * (h // g))
+                        seen[row, heads, i, u * config.block : (u + 1) * config.block] = True
+        return seen.to(q.device)
+
+    def start(self, batch: int = 1) -> NSAState:
+        """No tokens yet."""
+        f = self.frame
+        none = self.to_kv.weight.new_zeros(batch, 2 * f.kv_heads, 0, f.head_dim)
+        return NSAState(selected=none, slots=none, open=none, near=none)
+
+    def step(self, x: Tensor, state: NSAState) -> tuple[Tensor, NSAState]:
+        """New slots from the open tokens, then the three branches."""
+        q, turned, compressed, selected, near = self.heads(x, state.position)
+        now = state.position + x.shape[1]
+        compressed = torch.cat((state.open, compressed), 2)
+        slots = torch.cat((state.slots, self.compress(compressed)), 2)
+        selected = torch.cat((state.selected, selected), 2)
+        near = torch.cat((state.near, near), 2)
+        y = self.out(x, self.branches(q, turned, slots, selected, near, state.position))
+        still = now - slots.shape[2] * self.config.stride
+        kept = min(now, self.config.window - 1)
+        return y, NSAState(
+            position=now,
+            selected=selected,
+            slots=slots,
+            open=compressed[:, :, compressed.shape[2] - still :].clone(),
+            near=near[:, :, near.shape[2] - kept :].clone(),
+        )
+
+    def state_size(self, tokens: int) -> int:
+        """All selected keys, the slots, the tokens of slots that are not full, the window."""
+        slots = self.compress_k.slots(tokens)
+        still = tokens - slots * self.config.stride
+        near = min(tokens, self.config.window - 1)
+        return 2 * self.frame.kv_heads * self.frame.head_dim * (tokens + slots + still + near)
