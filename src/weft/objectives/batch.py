@@ -1,0 +1,48 @@
+"""What an objective reads: some rows of data on one device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Rows of a task; `valid` is True where a token is real, None where all are."""
+
+    x: Tensor  # ids (b, n), or values (b, n, channels)
+    valid: Tensor | None = None  # (b, n)
+    second: Tensor | None = None  # the other document of a pair: (b, m)
+    second_valid: Tensor | None = None  # (b, m)
+    y: Tensor | None = None  # classes (b,)
+    group: Tensor | None = None  # (b,): which group of the task a row belongs to, e.g. a position
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def tokens(self) -> int:
+        """Places of the batch, padding included: what the hardware works on."""
+        return self.x.shape[0] * self.x.shape[1] + (
+            0 if self.second is None else self.second.numel()
+        )
+
+    def to(self, device: str | torch.device) -> Batch:
+        """The same on another device; a copy from pinned memory does not wait."""
+        moved = {
+            field.name: value.to(device, non_blocking=True)
+            for field in fields(self)
+            if (value := getattr(self, field.name)) is not None
+        }
+        return replace(self, **moved)
+
+    def part(self, start: int, stop: int) -> Batch:
+        """Rows start to stop − 1."""
+        cut = {
+            field.name: value[start:stop]
+            for field in fields(self)
+            if (value := getattr(self, field.name)) is not None
+        }
+        return replace(self, **cut)

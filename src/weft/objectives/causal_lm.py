@@ -1,0 +1,72 @@
+"""Causal language modelling: every token from those before it.
+
+    loss = −Σ_t log p(x_{t+1} | x_≤t), over neighbours that are both real
+
+The first token of a row has nothing before it and is not predicted. As a first phase on a task's
+own inputs this is causal self-pretraining (Amos et al. 2023, https://arxiv.org/abs/2310.02980).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from weft.models import Decoder, LanguageModel
+from weft.objectives.base import OBJECTIVES, Head, Loss, Metric, counted, wide
+from weft.objectives.batch import Batch
+
+
+@OBJECTIVES.register("causal_lm")
+@dataclass(frozen=True, kw_only=True)
+class CausalLM:
+    """Cross-entropy of the next token; its score is in bits, which for byte tokens is per byte."""
+
+    tied: bool = True  # scores use the table of the embedding
+
+    metric: ClassVar[Metric] = "bits per byte"
+
+    def build(self, trunk: Any, head: Head | None = None) -> LanguageModel:
+        """A language model on a decoder with the trunk's embedding and stack."""
+        decoder = Decoder(embedding=trunk.embedding, stack=trunk.stack)
+        return LanguageModel(trunk=decoder, tied=self.tied)
+
+    def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Loss:
+        """Summed over predicted tokens, of both documents where rows are pairs."""
+        losses = [next_token_loss(model, x, valid) for x, valid in documents(batch)]
+        return summed(losses)
+
+
+def documents(batch: Batch) -> list[tuple[Tensor, Tensor | None]]:
+    """The ids and masks of a batch: one pair, or two where each row holds two documents."""
+    found = [(batch.x, batch.valid)]
+    return found if batch.second is None else [*found, (batch.second, batch.second_valid)]
+
+
+def next_token_loss(model: nn.Module, ids: Tensor, valid: Tensor | None) -> Loss:
+    """The loss of one document per row: ids (b, n), valid (b, n)."""
+    scores = model(ids, valid=valid)[:, :-1]  # (b, n − 1, vocab)
+    known = None if valid is None else valid[:, 1:] & valid[:, :-1]  # (b, n − 1)
+    return token_loss(scores, ids[:, 1:], known)
+
+
+def token_loss(scores: Tensor, targets: Tensor, chosen: Tensor | None) -> Loss:
+    """Cross-entropy of scores (b, n, vocab) against targets (b, n), where chosen (b, n)."""
+    right = scores.detach().argmax(-1) == targets  # (b, n)
+    if chosen is None:
+        count = counted(targets.numel(), targets)
+    else:
+        count, right = chosen.sum(), right & chosen
+        targets = targets.masked_fill(~chosen, -100)
+    flat = wide(scores).flatten(0, 1)  # (b · n, vocab)
+    total = F.cross_entropy(flat, targets.flatten(), ignore_index=-100, reduction="sum")
+    return Loss(total, count, right.sum())
+
+
+def summed(losses: list[Loss]) -> Loss:
+    """One loss over the items of several."""
+    totals, counts, rights, _ = zip(*losses, strict=True)
+    return Loss(sum(totals), sum(counts), sum(rights))

@@ -1,0 +1,127 @@
+"""Evaluation: a full pass over a split, with exact counts however ragged its last batch is.
+
+Nothing here changes a training run: dropout is off, random numbers (masks, hashes) come from a seed
+of their own, and the model is left in the mode it had.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from weft.errors import WeftError
+from weft.objectives import Batch, Loss, Objective
+from weft.training.precision import Precision
+from weft.training.seeds import derive
+from weft.training.settings import PrecisionName
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rows of one group of a split, e.g. those whose answer stands at one depth."""
+
+    name: str
+    right: int
+    count: int
+
+    @property
+    def accuracy(self) -> float:
+        """Share of rows that are right."""
+        return self.right / self.count
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a model reaches on a split."""
+
+    metric: str
+    score: float  # accuracy, or bits per byte
+    loss: float  # nats per item
+    accuracy: float
+    count: int  # items: documents, or predicted tokens
+    groups: tuple[Group, ...] = ()
+
+    def row(self) -> dict[str, Any]:
+        """Flat, for a row of metrics; groups become `group <name>`."""
+        groups = {f"group {group.name}": group.accuracy for group in self.groups}
+        loss = self.loss if math.isfinite(self.loss) else None
+        score = self.score if math.isfinite(self.score) else None
+        return {"loss": loss, "score": score, "count": self.count, **groups}
+
+
+@torch.no_grad()
+def score(
+    model: nn.Module,
+    source: Iterable[Batch],
+    objective: Objective,
+    *,
+    precision: PrecisionName = "float32",
+    seed: int = 0,
+    stop: Callable[[], bool] = lambda: False,
+) -> Score | None:
+    """The score of a model on all of a source, e.g. `Ordered(task.load("test"))`.
+
+    None if `stop`, asked before every batch, says so.
+    """
+    device = next(model.parameters()).device
+    autocast = Precision(precision, device).autocast
+    tally = _Tally(device)
+    training = model.training
+    model.eval()
+    cuda = [device] if device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices=cuda):
+            torch.manual_seed(derive(seed, "evaluation"))
+            generator = torch.Generator(device).manual_seed(derive(seed, "evaluation"))
+            for batch in source:
+                if stop():
+                    return None
+                batch = batch.to(device)
+                with autocast():
+                    tally.add(objective.loss(model, batch, generator), batch)
+    finally:
+        model.train(training)
+    return tally.score(objective.metric, getattr(source, "group_names", ()))
+
+
+class _Tally:
+    """Sums on the device, read once at the end."""
+
+    def __init__(self, device: torch.device) -> None:
+        wide = torch.float32 if device.type == "mps" else torch.float64
+        self.sums = torch.zeros(3, dtype=wide, device=device)  # total, count, right
+        self.hits: list[Tensor] = []
+        self.groups: list[Tensor] = []
+
+    def add(self, loss: Loss, batch: Batch) -> None:
+        self.sums += torch.stack([part.to(self.sums.dtype) for part in loss[:3]])
+        if loss.hits is not None and batch.group is not None:
+            self.hits.append(loss.hits)
+            self.groups.append(batch.group)
+
+    def score(self, metric: str, names: tuple[str, ...]) -> Score:
+        total, count, right = self.sums.tolist()
+        if not count:
+            raise WeftError("there was nothing to score: the source gave no items")
+        loss = total / count
+        accuracy = right / count
+        value = accuracy if metric == "accuracy" else loss / math.log(2)
+        return Score(metric, value, loss, accuracy, int(count), self._by_group(names))
+
+    def _by_group(self, names: tuple[str, ...]) -> tuple[Group, ...]:
+        if not self.groups:
+            return ()
+        groups = torch.cat(self.groups).cpu()
+        hits = torch.cat(self.hits).cpu()
+        counts = torch.bincount(groups)
+        right = torch.bincount(groups[hits], minlength=len(counts))
+        return tuple(
+            Group(names[i] if i < len(names) else str(i), int(right[i]), int(count))
+            for i, count in enumerate(counts.tolist())
+            if count
+        )

@@ -1,0 +1,50 @@
+"""Batches on the device, prepared ahead in a thread while a GPU works on earlier ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from weft.objectives import Batch
+from weft.training.source import Source
+
+
+class Feed:
+    """The batches of a source, in the order of steps from any step on."""
+
+    def __init__(self, source: Source, device: torch.device, ahead: int) -> None:
+        self.source, self.device = source, device
+        self.ahead = ahead if device.type == "cuda" else 0
+        self._pool = ThreadPoolExecutor(1) if self.ahead else None
+        self._waiting: deque[tuple[int, Future[Batch]]] = deque()
+
+    def batch(self, step: int) -> Batch:
+        """The batch of this step, on the device."""
+        if self._pool is None:
+            return self.source.batch(step).to(self.device)
+        while self._waiting and self._waiting[0][0] != step:
+            self._waiting.popleft()
+        following = self._waiting[-1][0] + 1 if self._waiting else step
+        for number in range(following, step + self.ahead + 1):
+            self._waiting.append((number, self._pool.submit(self._pinned, number)))
+        return self._waiting.popleft()[1].result().to(self.device)
+
+    def _pinned(self, step: int) -> Batch:
+        return pinned(self.source.batch(step))
+
+    def close(self) -> None:
+        """Let the thread go."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def pinned(batch: Batch) -> Batch:
+    """The batch in page-locked memory, from which copies to a GPU wait for no one."""
+    values = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    return dataclasses.replace(
+        batch, **{name: v.pin_memory() for name, v in values.items() if isinstance(v, Tensor)}
+    )

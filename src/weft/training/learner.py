@@ -1,0 +1,173 @@
+"""One update: forward and backward over the parts of a batch, and a step of AdamW.
+
+    gradient = ∇ (Σ totals of the parts / Σ items of the parts + penalties)
+
+Items weigh alike, however they fall into parts, so `accumulate` changes memory and not the update
+(but for rounding, and what is drawn at random). Nothing in here waits for a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from weft.mixers.base import Mixer, penalties
+from weft.objectives import Batch, Loss
+from weft.training.checkpoint import Checkpoint
+from weft.training.health import Health, NonFinite, diagnosis
+from weft.training.optimiser import build_optimiser, load_state, set_rate, state_tensors
+from weft.training.precision import Precision
+from weft.training.recorder import Recorder, compile_layers
+from weft.training.run import Stage
+from weft.training.schedule import learning_rate
+from weft.training.seeds import derive
+from weft.training.tensors import named_tensors
+
+
+class Learner:
+    """The model of a stage, its optimiser, and all else that an update changes."""
+
+    def __init__(self, stage: Stage, seed: int, device: torch.device) -> None:
+        self.stage, self.settings, self.seed, self.device = stage, stage.settings, seed, device
+        torch.manual_seed(seed)
+        self.precision = Precision(self.settings.precision, device)
+        self.model: nn.Module = stage.model.build().to(device, self.precision.dtype).train()
+        if self.settings.compile:
+            compile_layers(self.model)
+        self.mixers = [m for m in self.model.modules() if isinstance(m, Mixer)]
+        self.optimiser = build_optimiser(self.model, self.settings)
+        self.scaler = self.precision.scaler()
+        self.health = Health(device, self.settings)
+        self.generator = torch.Generator(device)
+        self.recorder = Recorder(self) if self.settings.graph and device.type == "cuda" else None
+        # Since the last row of metrics: total, count, right, gradient norms, updates.
+        self.window = torch.zeros(5, dtype=torch.float64, device=device)
+
+    def step(self, batch: Batch, number: int, made: int) -> None:
+        """Learn from a batch: update `number` of the stage, from 0, after `made` of the run."""
+        # What an objective draws depends on the step alone; what layers draw, on torch's state.
+        self.generator.manual_seed(derive(self.seed, "step", number))
+        set_rate(self.optimiser, learning_rate(self.settings, number + 1))
+        if self.recorder is None:
+            self.learn(batch, made)
+        else:
+            self.recorder.learn(batch, made)
+        for mixer in self.mixers:
+            mixer.advance(made + 1)
+
+    def learn(self, batch: Batch, made: int | Tensor) -> None:
+        """The update itself; `made`, the updates before it, may be a number on the device."""
+        self.begin()
+        for part in parts(batch, self.settings.accumulate):
+            self.micro_step(part)
+        self.update(made)
+
+    def begin(self) -> None:
+        """Before the first part of an update."""
+        self.unit: Tensor | None = None
+        self.items: Tensor | int = 0
+        self.mean: Tensor | float = 0.0
+        if self.device.type == "cpu":
+            self.random_before = torch.get_rng_state()
+
+    def micro_step(self, batch: Batch) -> Loss:
+        """Add the gradients of these rows."""
+        with self.precision.autocast():
+            loss = self.stage.objective.loss(self.model, batch, self.generator)
+        # Gradients are of total / (items of the first part), so that float16 has no larger numbers
+        # to hold than the mean's; `update` makes that total / (items of all parts).
+        if self.unit is None:
+            self.unit = loss.count.clamp(min=1).double()
+        objective = loss.total / self.unit.to(loss.total.dtype)
+        if (penalty := penalties(self.model)) is not None:
+            objective = objective + penalty * (loss.count / self.unit).to(penalty.dtype)
+        self.scaler.scale(objective).backward()
+        self.items = self.items + loss.count
+        self.mean = self.mean + objective.detach()
+        self.window[:3] += torch.stack([value.detach().double() for value in loss[:3]])
+        return loss
+
+    def update(self, made: int | Tensor) -> None:
+        """Clip the gradients and change the weights, unless something is not finite."""
+        self.scaler.unscale_(self.optimiser)
+        parameters = [p for p in self.model.parameters() if p.grad is not None]
+        share = self.unit / self.items.clamp(min=1)
+        if self.settings.accumulate > 1:
+            torch._foreach_mul_([p.grad for p in parameters], share.to(self.precision.dtype))
+        norm = torch.nn.utils.clip_grad_norm_(parameters, self.settings.clip or torch.inf)
+        self.health.watch(made, self.mean * share, norm)
+        if not self.scaler.is_enabled():  # else the scaler says itself what is left out
+            self.optimiser.found_inf = self.health.broken
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
+        self.optimiser.zero_grad(set_to_none=True)
+        self.window[3:] += torch.stack([norm.double(), torch.ones_like(norm).double()])
+
+    def check(self, batch_of: Callable[[int], Batch], began: int) -> None:
+        """Raise a diagnosis if an update was not finite; `batch_of(number)` gives its batch."""
+        step = self.health.first_bad_step()
+        if step is None:
+            return
+        if self.device.type == "cpu":
+            torch.set_rng_state(self.random_before)
+        number = step - began
+        self.generator.manual_seed(derive(self.seed, "step", number))
+        self.begin()
+        part = next(parts(batch_of(number).to(self.device), self.settings.accumulate))
+
+        def again() -> Tensor:
+            with self.precision.autocast():
+                loss = self.stage.objective.loss(self.model, part, self.generator)
+            return self.scaler.scale(loss.total / loss.count.clamp(min=1))
+
+        lr = learning_rate(self.settings, number + 1)
+        raise NonFinite(diagnosis(step, lr, self.settings, self.model, again))
+
+    def averages(self) -> dict[str, float | None]:
+        """Loss, accuracy and gradient norm since the last call."""
+        total, count, right, norm, updates = self.window.tolist()
+        self.window.zero_()
+        means = {
+            "loss": total / max(count, 1),
+            "accuracy": right / max(count, 1),
+            "grad_norm": norm / max(updates, 1),
+        }
+        # JSON has no infinity: a float16 overflow has no norm.
+        return {name: v if abs(v) < float("inf") else None for name, v in means.items()}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that the next update depends on, for a checkpoint."""
+        state = {
+            **{f"model/{name}": t for name, t in named_tensors(self.model).items()},
+            **{f"optimiser/{k}": t for k, t in state_tensors(self.optimiser, self.model).items()},
+            "random/cpu": torch.get_rng_state(),
+            "window": self.window,
+            "overflows": self.health.overflows,
+        }
+        if self.device.type == "cuda":
+            state["random/cuda"] = torch.cuda.get_rng_state(self.device)
+        return state
+
+    @torch.no_grad()
+    def restore(self, found: Checkpoint) -> None:
+        """Put back what `tensors` and the scaler gave."""
+        weights = found.under("model")
+        for name, tensor in named_tensors(self.model).items():
+            tensor.copy_(weights[name])
+        load_state(self.optimiser, self.model, found.under("optimiser"))
+        self.scaler.load_state_dict(found.values["scaler"])
+        self.window.copy_(found.tensors["window"])
+        self.health.overflows.copy_(found.tensors["overflows"])
+        torch.set_rng_state(found.tensors["random/cpu"])
+        if self.device.type == "cuda" and "random/cuda" in found.tensors:
+            torch.cuda.set_rng_state(found.tensors["random/cuda"], self.device)
+
+
+def parts(batch: Batch, count: int) -> Iterator[Batch]:
+    """A batch in `count` parts of almost equal numbers of rows; none is empty."""
+    count = min(count, len(batch))
+    edges = [len(batch) * i // count for i in range(count + 1)]
+    return (batch.part(start, stop) for start, stop in pairwise(edges))

@@ -1,0 +1,244 @@
+"""The training loop.
+
+    for each stage:  build the model, take over the weights of the stage before
+        for each step:   forward, backward and update (weft.training.learner)
+            now and then:    a row of metrics; a validation, and the best model kept; a checkpoint
+
+A run can be stopped at any moment, by a signal or by a kill, and goes on where its last checkpoint
+was. On a CPU it ends in the same weights, bit by bit, as if nothing had happened: batches are a
+function of the step, and weights, moments, buffers, random states and half-filled rows of metrics
+are in the checkpoint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from weft.objectives import higher_is_better
+from weft.training import checkpoint
+from weft.training.board import Board
+from weft.training.carry import carry
+from weft.training.checkpoint import Checkpoint
+from weft.training.evaluate import score
+from weft.training.feed import Feed
+from weft.training.interrupt import Interrupt
+from weft.training.learner import Learner
+from weft.training.place import Place
+from weft.training.progress import Progress, Several
+from weft.training.record import Record
+from weft.training.run import Outcome, Run
+from weft.training.seeds import derive
+from weft.training.speed import Memory, Stopwatch
+
+
+def train(run: Run, folder: str | Path, progress: Progress | None = None) -> Outcome:
+    """Train a run in its folder: from the start, or on from where it was, or not if it is done."""
+    record, device = Record(folder), run.settings.torch_device()
+    listener = progress or Progress()
+    if run.settings.tensorboard:
+        listener = Several(listener, Board(record.folder / "tensorboard"))
+    with record.claimed():
+        record.check(run)
+        if (outcome := record.outcome()) is not None:
+            return outcome
+        random = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+        with random, Interrupt() as interrupt:
+            trainer = Trainer(run, record, listener, device, interrupt)
+            try:
+                return trainer.train()
+            finally:
+                trainer.feed.close()
+
+
+class Trainer:
+    """A run on its way."""
+
+    def __init__(
+        self,
+        run: Run,
+        record: Record,
+        progress: Progress,
+        device: torch.device,
+        interrupt: Interrupt,
+    ) -> None:
+        self.run, self.record, self.progress, self.device = run, record, progress, device
+        self.interrupt = interrupt
+        found = record.load()
+        self.at = Place() if found is None else Place(**found.values["place"])
+        self.build()
+        if found is not None:
+            self.restore(found)
+        self.saved_step, self.saved_at = self.at.step, time.perf_counter()
+        self.memory = Memory(device, self.at.peak_bytes)
+        self.clock = time.perf_counter()
+
+    def train(self) -> Outcome:
+        """Run the stages that are left."""
+        self.progress.start(self.run, self.at.step)
+        if self.at.pending:
+            self.evaluate()
+        while True:
+            over = self.complete()
+            while not (over or self.interrupt.requested):
+                self.step()
+                over = self.look()
+                self.progress.step(self.at.step)
+            if self.interrupt.requested:
+                self.save()
+                return self.end("interrupted", self.interrupt.requested)
+            minutes = self.run.settings.minutes
+            spent = minutes is not None and self.at.seconds >= 60 * minutes
+            if spent or self.at.stage + 1 == len(self.run.stages):
+                return self.end("done")
+            self.next_stage()
+
+    def step(self) -> None:
+        """One update."""
+        batch = self.feed.batch(self.at.number)
+        self.learner.step(batch, self.at.number, self.at.step)
+        self.at.step += 1
+        self.at.tokens += batch.tokens
+        self.stopwatch.count(batch.tokens)
+
+    def look(self) -> bool:
+        """Do what is due after a step; whether the stage ends with it."""
+        settings, number = self.stage.settings, self.at.number
+        last = self.complete() or self.out_of_time()
+        logging = last or number % settings.log_every == 0
+        evaluating = last or number % settings.evaluation_interval == 0
+        minutes = (time.perf_counter() - self.saved_at) / 60
+        saving = number % settings.save_every == 0 or minutes >= settings.save_minutes
+        if self.device.type == "cuda" and not (logging or evaluating or saving):
+            return False  # nothing here is worth waiting for the device
+        self.stopwatch.lap()
+        self.check()
+        if logging:
+            lr = float(self.learner.optimiser.param_groups[0]["lr"])
+            self.write("train", {**self.learner.averages(), "lr": lr})
+        if evaluating and self.stage.valid is not None:
+            self.at.pending = True
+            self.evaluate()
+        if saving:
+            self.save()
+        self.stopwatch.go()
+        return last or self.at.reached
+
+    def check(self) -> None:
+        """Stop with a diagnosis if a loss or a gradient was not finite."""
+        self.learner.check(self.stage.source.batch, self.at.began)
+
+    def evaluate(self) -> None:
+        """Score the validation split; keep the model if it is the best of the stage so far."""
+        stage, at = self.stage, self.at
+        found = score(
+            self.learner.model,
+            stage.valid,
+            stage.objective,
+            precision=stage.settings.precision,
+            seed=self.run.settings.seed,
+            stop=lambda: self.interrupt.requested is not None,
+        )
+        if found is None:
+            return  # interrupted: it stays pending
+        at.pending, row = False, found.row()
+        self.write("valid", {**row, "metric": found.metric})
+        at.score, at.loss = row["score"], row["loss"]
+        if at.score is None:
+            return
+        sign = 1 if higher_is_better(found.metric) else -1
+        if at.best is None or sign * at.score > sign * at.best:
+            at.best, at.best_step = at.score, at.step
+            checkpoint.save_best(self.learner.model, self.record.best)
+        at.reached = stage.until is not None and sign * at.score >= sign * stage.until
+
+    def write(self, kind: str, values: dict[str, Any]) -> None:
+        """Add a row of metrics and tell the listener."""
+        self.tick()
+        at = self.at
+        place = {"step": at.step, "phase": at.stage, "seconds": at.seconds, "tokens": at.tokens}
+        row = {"kind": kind, **place, **values}
+        self.record.write(row)
+        self.progress.row(row)
+
+    def tick(self) -> None:
+        """Add the time since the last look at the clock."""
+        now = time.perf_counter()
+        self.at.seconds += now - self.clock
+        self.clock = now
+
+    def complete(self) -> bool:
+        """Whether this stage has made its steps or reached its score."""
+        return self.at.reached or self.at.number >= self.stage.settings.steps
+
+    def out_of_time(self) -> bool:
+        """Whether the minutes of the run, or of this stage, are used up."""
+        self.tick()
+        at = self.at
+        limits = [
+            (at.seconds, self.run.settings.minutes),
+            (at.seconds - at.began_seconds, self.stage.settings.minutes),
+        ]
+        return any(limit is not None and spent >= 60 * limit for spent, limit in limits)
+
+    def build(self) -> None:
+        """The present stage as it is before its first step."""
+        self.stage = self.run.stages[self.at.stage]
+        seed = derive(self.run.settings.seed, "stage", self.at.stage)
+        self.learner = Learner(self.stage, seed, self.device)
+        self.feed = Feed(self.stage.source, self.device, self.run.settings.prefetch)
+        self.stopwatch = Stopwatch(self.device)
+
+    def next_stage(self) -> None:
+        """Go on to the next stage with the weights of this one."""
+        model, objective = self.learner.model, self.stage.objective
+        self.feed.close()
+        self.at = self.at.next_stage()
+        self.build()
+        same = type(objective) is type(self.stage.objective)
+        self.progress.stage(self.at.stage, str(carry(model, self.learner.model, head=same)))
+
+    def save(self) -> None:
+        """Write a checkpoint, unless this step has one."""
+        if self.saved_step == self.at.step:
+            return
+        self.check()
+        self.tick()
+        self.at.peak_bytes = self.memory.peak
+        values = {
+            "place": dataclasses.asdict(self.at),
+            "scaler": self.learner.scaler.state_dict(),
+            "laps": self.stopwatch.laps,
+        }
+        state = Checkpoint(self.at.step, self.learner.tensors(), values)
+        checkpoint.save(self.record.checkpoints, state)
+        self.saved_step, self.saved_at = self.at.step, time.perf_counter()
+
+    def restore(self, found: Checkpoint) -> None:
+        """Put back everything that `save` wrote."""
+        for reason in found.unreadable:
+            self.progress.note(f"a checkpoint could not be read, so an older one is used: {reason}")
+        self.learner.restore(found)
+        self.stopwatch.laps = [tuple(lap) for lap in found.values["laps"]]
+
+    def end(self, status: Literal["done", "interrupted"], reason: str | None = None) -> Outcome:
+        """The outcome; a run that is done leaves its last model and done.json."""
+        self.tick()
+        at, watch, model = self.at, self.stopwatch, self.learner.model
+        outcome = Outcome(
+            status=status, reason=reason, steps=at.step, phase=at.stage, seconds=at.seconds,
+            tokens=at.tokens, score=at.score, best_score=at.best, best_step=at.best_step,
+            loss=at.loss, steps_per_second=watch.steps_per_second,
+            tokens_per_second=watch.tokens_per_second, peak_bytes=self.memory.peak,
+            parameters=sum(p.numel() for p in model.parameters()),
+            model="last" if at.best is None else self.run.settings.keep,
+        )  # fmt: skip
+        if status == "done":
+            checkpoint.save_best(model, self.record.last)
+            outcome = self.record.finish(outcome)
+        self.progress.end(outcome)
+        return outcome

@@ -1,0 +1,142 @@
+"""One update: parts weigh by their items, penalties count, AdamW is the equation's."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from tiny_runs import Drifting, examples, stage, trunk
+
+from weft.objectives import CausalLM, Classify, Loss
+from weft.training.learner import Learner, parts
+
+CPU = torch.device("cpu")
+
+
+def learner(objective, accumulate=1, mixer="full", **changes) -> Learner:
+    """In float64, with nothing random: two of them differ by rounding alone."""
+    shape = trunk(dropout=0.0, mixer=mixer)
+    fixed = {"precision": "float64", "clip": None, "accumulate": accumulate, "batch": 32}
+    return Learner(stage(objective, shape=shape, **{**fixed, **changes}), 0, CPU)
+
+
+def gradients(made: Learner) -> dict[str, torch.Tensor]:
+    """What one update would give the optimiser."""
+    taken = {}
+
+    def step():
+        named = made.model.named_parameters()
+        taken.update({name: p.grad.clone() for name, p in named if p.grad is not None})
+
+    made.optimiser.step = step
+    made.step(made.stage.source.batch(0), 0, 0)
+    return taken
+
+
+def assert_close(one, two):
+    assert one.keys() == two.keys()
+    for name in one:
+        torch.testing.assert_close(two[name], one[name], rtol=1e-11, atol=1e-13)
+
+
+CASES = [(CausalLM(), "full"), (Classify(), "full"), (Classify(), Drifting(strength=0.0))]
+
+
+@pytest.mark.parametrize(("objective", "mixer"), CASES, ids=["tokens", "rows", "penalty"])
+def test_four_parts_of_8_are_one_of_32(objective, mixer):
+    one = gradients(learner(objective, 1, mixer))
+    four = gradients(learner(objective, 4, mixer))
+    assert_close(one, four)
+
+
+def test_the_gradient_is_that_of_the_mean():
+    """Against autograd on the mean over all tokens, written out."""
+    made = learner(CausalLM(), 4)
+    found = gradients(made)
+    loss = CausalLM().loss(made.model, made.stage.source.batch(0), torch.Generator())
+    named = dict(made.model.named_parameters())
+    truth = torch.autograd.grad(loss.total / loss.count, list(named.values()), allow_unused=True)
+    assert_close({n: g for n, g in zip(named, truth, strict=True) if g is not None}, found)
+
+
+def test_the_penalty_is_in_the_gradient():
+    with_penalty = gradients(learner(Classify(), 4, Drifting(strength=0.0)))
+    made = learner(Classify(), 4, Drifting(strength=0.0))
+    for mixer in made.mixers:
+        mixer.penalty = lambda: None
+    without = gradients(made)
+    name = "trunk.stack.sublayers.0.body.to_out.weight"
+    extra = 2 * 0.01 * dict(made.model.named_parameters())[name]
+    torch.testing.assert_close(with_penalty[name] - without[name], extra.detach())
+
+
+@dataclass(frozen=True)
+class MeanOfMeans(CausalLM):
+    """What loops do that average the means of their parts."""
+
+    name = "mean_of_means"
+
+    def loss(self, model, batch, generator):
+        loss = CausalLM.loss(self, model, batch, generator)
+        return Loss(loss.total / loss.count, torch.ones_like(loss.count), loss.right)
+
+
+def test_a_mean_of_means_is_found():
+    with pytest.raises(AssertionError):
+        assert_close(gradients(learner(MeanOfMeans(), 1)), gradients(learner(MeanOfMeans(), 4)))
+
+
+def test_clipping_bounds_the_norm():
+    free, cut = gradients(learner(CausalLM())), gradients(learner(CausalLM(), clip=0.01))
+
+    def norm(found):
+        return torch.stack([g.norm() for g in found.values()]).norm()
+
+    assert norm(free) > 0.01
+    torch.testing.assert_close(
+        norm(cut), torch.tensor(0.01, dtype=torch.float64), rtol=1e-4, atol=0
+    )
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_updates_are_the_equation_of_adamw(accumulate):
+    """Three updates against numpy, decay and warm-up included."""
+    changes = {"lr": 0.05, "warmup": 2, "weight_decay": 0.3, "eps": 1e-6, "betas": (0.8, 0.9)}
+    made = learner(CausalLM(), accumulate, **changes)
+    named = dict(made.model.named_parameters())
+    truth = {name: p.detach().numpy().copy() for name, p in named.items()}
+    m = {name: np.zeros_like(value) for name, value in truth.items()}
+    v = {name: np.zeros_like(value) for name, value in truth.items()}
+    for t in (1, 2, 3):
+        batch = made.stage.source.batch(t - 1)
+        loss = CausalLM().loss(made.model, batch, torch.Generator())
+        grads = torch.autograd.grad(loss.total / loss.count, list(named.values()))
+        lr = 0.05 * min(1, t / 2)
+        for name, gradient in zip(named, grads, strict=True):
+            g = gradient.numpy()
+            matrix = g.ndim >= 2 and "embedding" not in name
+            m[name] = 0.8 * m[name] + 0.2 * g
+            v[name] = 0.9 * v[name] + 0.1 * g * g
+            truth[name] *= 1 - lr * (0.3 if matrix else 0.0)
+            step = (m[name] / (1 - 0.8**t)) / (np.sqrt(v[name] / (1 - 0.9**t)) + 1e-6)
+            truth[name] -= lr * step
+        made.step(batch, t - 1, t - 1)
+        for name, parameter in named.items():
+            np.testing.assert_allclose(parameter.detach().numpy(), truth[name], rtol=1e-8)
+
+
+def test_parts_hold_every_row_once():
+    batch = stage(batch=11).source.batch(0)
+    for count in (1, 2, 3, 11, 20):
+        found = list(parts(batch, count))
+        assert len(found) == min(count, 11)
+        assert all(len(part) for part in found)
+        assert torch.equal(torch.cat([part.x for part in found]), batch.x)
+
+
+def test_advance_is_called_with_the_step_of_the_run():
+    made = learner(Classify(), mixer=Drifting())
+    heard = []
+    made.mixers[0].advance = heard.append
+    made.step(examples().batch(np.arange(4)), 0, 41)
+    assert heard == [42]
