@@ -1,0 +1,1 @@
+"""The arena: mechanisms compared on the same work."""

@@ -1,0 +1,76 @@
+"""Pathfinder images drawn while a model trains on them: every batch new, none kept.
+
+An image is a function of the task's seed and its number, so a run that resumes sees what it would
+have seen. A third of the images may be easier ones (fewer dashes), which keeps alive what was
+learned on them; each image may be turned and mirrored, one of the eight symmetries at random.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from weft.arena.pathfinder_images import Drawing, draw
+from weft.objectives.batch import Batch
+from weft.patterns.order import Tiles
+
+FIRST = 1 << 31  # beyond the images of any fixed split
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """A source of batches of fresh images."""
+
+    drawing: Drawing
+    easier: Drawing | None
+    batch_size: int
+    seed: int
+    tile: tuple[int, int] | None
+    symmetries: bool
+    threads: int
+
+    def __str__(self) -> str:
+        return (
+            f"fresh images of {self.drawing.size}×{self.drawing.size}, "
+            f"{self.drawing.contour_length} dashes, seed {self.seed}, "
+            f"in batches of {self.batch_size}"
+        )
+
+    def batch(self, step: int) -> Batch:
+        """The images of this step."""
+        few = self.batch_size // 3 if self.easier is not None else 0
+        parts = [self._draw(self.drawing, step, self.batch_size - few)]
+        if self.easier is not None:
+            parts.append(self._draw(self.easier, step, few))
+        images, labels = (np.concatenate(each) for each in zip(*parts, strict=True))
+        if self.symmetries:
+            rng = np.random.default_rng([self.seed, step])
+            images = turned(images, rng.integers(8, size=len(images)))
+        rows = in_tiles(images, self.tile)
+        x, y = torch.from_numpy(rows.astype(np.int64)), torch.from_numpy(labels.astype(np.int64))
+        return Batch(x=x, y=y)
+
+    def _draw(self, drawing: Drawing, step: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        first = FIRST + step * self.batch_size
+        return draw(drawing, self.seed, first, count, threads=self.threads)
+
+
+def turned(images: np.ndarray, symmetry: np.ndarray) -> np.ndarray:
+    """(b, s, s): each image under one of the eight symmetries of the square, (b,) 0 to 7."""
+    out = np.where((symmetry & 1)[:, None, None] > 0, images[:, ::-1], images)
+    out = np.where((symmetry & 2)[:, None, None] > 0, out[:, :, ::-1], out)
+    return np.where((symmetry & 4)[:, None, None] > 0, out.transpose(0, 2, 1), out)
+
+
+def in_tiles(images: np.ndarray, tile: tuple[int, int] | None) -> np.ndarray:
+    """(b, s, s) -> (b, s²): row by row, or tile by tile of (height, width) pixels."""
+    rows = images.reshape(len(images), -1)
+    return rows if tile is None else rows[:, _order(images.shape[1], *tile)]
+
+
+@lru_cache(maxsize=8)
+def _order(size: int, height: int, width: int) -> np.ndarray:
+    return Tiles(size * size, 0, size, height, width).positions()

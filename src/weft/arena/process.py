@@ -1,0 +1,139 @@
+"""The process of one cell, as the grid sees it: started, watched, ended, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from weft.arena.cell import GRACE, INTERRUPTED
+from weft.arena.files import read_json
+from weft.arena.grid import Cell
+from weft.rows import Row
+from weft.training.record import write_json
+
+COMMAND = (sys.executable, "-m", "weft.arena.cell")
+_TAIL = 4096  # bytes of a file's end that are read
+
+
+class CellProcess:
+    """A running cell; it ends when we do, because its input is a pipe from us."""
+
+    def __init__(
+        self, cell: Cell, folder: Path, job: dict[str, Any], *, jobs: int, seconds: float | None
+    ) -> None:
+        self.cell, self.limit = cell, seconds
+        self.folder = folder / "cells" / cell.name
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for name in ("result.json", "facts.json"):
+            (self.folder / name).unlink(missing_ok=True)
+        write_json(self.folder / "job.json", job)
+        self.began = time.monotonic()
+        self.asked_at: float | None = None  # when it was told to end, past its limit
+        with (self.folder / "log.txt").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*COMMAND, str(self.folder)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=_environment(jobs),
+                start_new_session=True,  # a Ctrl-C reaches us alone, and we pass it on
+            )
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it was started."""
+        return time.monotonic() - self.began
+
+    def ended(self) -> bool:
+        """Whether it is over; past its limit it is asked to end, then killed."""
+        if self.process.poll() is not None:
+            return True
+        if self.limit is not None and self.elapsed > self.limit:
+            if self.asked_at is None:
+                self.asked_at = time.monotonic()
+                self.send(signal.SIGTERM)
+            elif time.monotonic() - self.asked_at > min(GRACE, self.limit):
+                self.kill()
+        return self.process.poll() is not None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, if it still runs."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it now."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    def latest(self) -> Row:
+        """The last whole row of its metrics."""
+        lines = _tail(self.folder / "metrics.jsonl").rpartition(b"\n")[0].splitlines()
+        try:
+            return json.loads(lines[-1]) if lines else {}
+        except ValueError:
+            return {}
+
+    def result(self, *, stopped: bool) -> dict[str, Any] | None:
+        """Status, reason and measures; None if it has to go on another time."""
+        self.process.stdin.close()
+        found = read_json(self.folder / "result.json")
+        if found is not None:
+            return found
+        if stopped:
+            return None
+        status, reason = self._died()
+        measured = read_json(self.folder / "facts.json") or {}
+        result = {"status": status, "reason": reason, "measured": measured}
+        write_json(self.folder / "result.json", result)
+        return result
+
+    def _died(self) -> tuple[str, str]:
+        """Why there is no result."""
+        code = self.process.returncode
+        if self.asked_at is not None:
+            step = self.latest().get("step")
+            where = "before its first row of metrics" if step is None else f"after step {step}"
+            return "timed out", f"ended {where}, past its limit of {self.limit / 60:g} minutes"
+        if code == -signal.SIGKILL:
+            return (
+                "out of memory",
+                "killed by the system (SIGKILL), as Linux does when memory runs out",
+            )
+        if code == INTERRUPTED:
+            return "failed", "interrupted by a signal from outside; --retry goes on with it"
+        if code < 0:
+            return "failed", f"ended by {signal.Signals(-code).name}; see {self._log()}"
+        last = _tail(self.folder / "log.txt").decode(errors="replace").strip().splitlines()
+        return "failed", f"{last[-1][:300] if last else f'exit status {code}'}; see {self._log()}"
+
+    def _log(self) -> str:
+        return f"cells/{self.cell.name}/log.txt"
+
+
+def _environment(jobs: int) -> dict[str, str]:
+    """Ours, with the cores shared out, and this weft on the path."""
+    source = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    threads = os.environ.get("OMP_NUM_THREADS", str(max(1, (cores or 1) // jobs)))
+    # Threads that spin while they wait make a machine that does anything else many times slower.
+    waiting = os.environ.get("OMP_WAIT_POLICY", "passive")
+    own = {"PYTHONPATH": path, "OMP_NUM_THREADS": threads, "OMP_WAIT_POLICY": waiting}
+    return {**os.environ, **own}
+
+
+def _tail(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            return file.read()
+    except OSError:
+        return b""

@@ -1,0 +1,30 @@
+"""Tasks, one file each; importing this package fills TASKS."""
+
+from weft.arena.tasks.base import SPLITS, TASKS, Split, Task, majority
+from weft.arena.tasks.image import Image
+from weft.arena.tasks.key_value import KeyValue
+from weft.arena.tasks.key_value_uuid import KeyValueUuid
+from weft.arena.tasks.language import Language
+from weft.arena.tasks.listops import ListOps
+from weft.arena.tasks.pathfinder import Pathfinder, PathX
+from weft.arena.tasks.retrieval import Retrieval
+from weft.arena.tasks.table import Table
+from weft.arena.tasks.text import Text
+
+__all__ = [
+    "SPLITS",
+    "TASKS",
+    "Image",
+    "KeyValue",
+    "KeyValueUuid",
+    "Language",
+    "ListOps",
+    "PathX",
+    "Pathfinder",
+    "Retrieval",
+    "Split",
+    "Table",
+    "Task",
+    "Text",
+    "majority",
+]

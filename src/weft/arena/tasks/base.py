@@ -1,0 +1,58 @@
+"""A task: data in splits, what to predict, and how badly one can do without learning anything."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import numpy as np
+
+from weft.arena.examples import Examples
+from weft.registry import Registry
+
+TASKS = Registry("task")
+
+Split = Literal["train", "valid", "test"]
+SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+
+
+class Task(Protocol):
+    """What a task's config offers; registered in TASKS, built by its dataclass fields alone."""
+
+    name: str
+    kind: Literal["classify", "match", "language"]  # a class, a class for a pair, the next token
+    vocab: int  # ids run from 0 to vocab − 1
+    classes: int  # 0 for language
+    length: int  # longest sequence
+    metric: Literal["accuracy", "bits per byte"]
+
+    @property
+    def source(self) -> str:
+        """Which data this is, in words; part of every result."""
+        ...
+
+    def load(self, split: Split) -> Examples:
+        """One split, always the same for the same settings."""
+        ...
+
+    def baselines(self) -> dict[str, float]:
+        """Scores on the test split of rules that read nothing, or next to nothing."""
+        ...
+
+    def show(self, row: np.ndarray) -> str:
+        """A row of tokens as a person reads it."""
+        ...
+
+
+def majority(train: np.ndarray, test: np.ndarray) -> float:
+    """Accuracy on `test` of answering always the most frequent class of `train`."""
+    return float((test == np.bincount(train).argmax()).mean())
+
+
+def best_threshold(scores: np.ndarray, labels: np.ndarray) -> float:
+    """The score from which on saying 1 is right most often: the best that one number can do."""
+    order = np.argsort(scores, kind="stable")
+    ordered = np.r_[scores[order], np.inf]
+    # Cut before place i: those below are called 0, the others 1. Equal scores stay together.
+    right = np.cumsum(np.r_[(labels == 1).sum(), np.where(labels[order] == 0, 1, -1)])
+    right[np.flatnonzero(ordered[1:] == ordered[:-1]) + 1] = -1
+    return float(ordered[right.argmax()])

@@ -1,0 +1,103 @@
+"""Images drawn while training: a function of the step, in every symmetry, in the order of tiles."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from weft.arena.pathfinder_images import Drawing, draw
+from weft.arena.pathfinder_stream import FIRST, Drawn, in_tiles, turned
+from weft.arena.runs import run_of
+from weft.arena.settings import experiment
+from weft.arena.tasks import TASKS
+from weft.errors import WeftError
+
+EASY = Drawing.of(size=32, dashes=2)
+PLAIN = Drawn(
+    drawing=EASY, easier=None, batch_size=6, seed=3, tile=None, symmetries=False, threads=1
+)
+
+
+def test_batches_are_the_images_of_the_generator_one_after_another():
+    images, labels = draw(EASY, 3, FIRST, 18)
+    for step in (2, 0, 1):
+        batch = PLAIN.batch(step)
+        own = slice(6 * step, 6 * step + 6)
+        assert np.array_equal(batch.x.numpy(), images[own].reshape(6, -1))
+        assert np.array_equal(batch.y.numpy(), labels[own])
+
+
+def test_a_third_is_easier():
+    other = Drawing.of(size=32, dashes=3)
+    batch = dataclasses.replace(PLAIN, drawing=other, easier=EASY).batch(1)
+    hard, _ = draw(other, 3, FIRST + 6, 4)
+    easy, _ = draw(EASY, 3, FIRST + 6, 2)
+    assert np.array_equal(batch.x.numpy(), np.concatenate((hard, easy)).reshape(6, -1))
+
+
+def test_the_eight_symmetries():
+    image = np.arange(9).reshape(1, 3, 3)
+    found = {turned(image, np.array([kind])).tobytes() for kind in range(8)}
+    rotations = [np.rot90(image[0], turns) for turns in range(4)]
+    wanted = [*rotations, *(each.T for each in rotations)]
+    assert found == {np.ascontiguousarray(each[None]).tobytes() for each in wanted}
+    assert len(found) == 8
+
+
+def test_symmetries_change_images_and_not_labels():
+    source = dataclasses.replace(PLAIN, batch_size=40, symmetries=True)
+    plain = dataclasses.replace(source, symmetries=False)
+    one, other = source.batch(4), plain.batch(4)
+    assert np.array_equal(one.y.numpy(), other.y.numpy())
+    same = [np.array_equal(a, b) for a, b in zip(one.x.numpy(), other.x.numpy(), strict=True)]
+    assert 0 < sum(same) < 20
+    for a, b in zip(one.x.numpy(), other.x.numpy(), strict=True):
+        assert np.array_equal(np.sort(a), np.sort(b))
+    assert np.array_equal(source.batch(4).x, one.x), "the same again for the same step"
+
+
+def test_tiles_stand_one_after_another():
+    image = np.arange(64).reshape(1, 8, 8)
+    rows = in_tiles(image, (2, 4))[0]
+    assert rows[:8].tolist() == [0, 1, 2, 3, 8, 9, 10, 11]
+    assert rows[8:16].tolist() == [4, 5, 6, 7, 12, 13, 14, 15]
+    assert sorted(rows) == list(range(64))
+    assert np.array_equal(in_tiles(image, None)[0], np.arange(64))
+
+
+def test_the_task_shows_the_same_pictures_in_either_order():
+    plain = TASKS.parse("pathfinder(dashes=2, train=0, valid=3, test=3)")
+    tiled = TASKS.parse("pathfinder(dashes=2, train=0, valid=3, test=3, tile=[8, 16])")
+    for i in range(3):
+        rows = plain.load("valid").rows[i], tiled.load("valid").rows[i]
+        assert not np.array_equal(*rows)
+        assert plain.show(rows[0]) == tiled.show(rows[1])
+    assert plain.stream(4) is not None
+    assert TASKS.parse("pathfinder(train=5, valid=1, test=1)").stream(4) is None
+
+
+@pytest.mark.parametrize("wrong", ["train=5, easier=2", "train=5, symmetries=true"])
+def test_settings_of_the_stream_need_a_stream(wrong):
+    with pytest.raises(WeftError, match="train=0"):
+        TASKS.parse(f"pathfinder({wrong})")
+
+
+def test_phases_change_size_pattern_and_positions():
+    tables = {
+        "task": {"spec": "pathfinder(size=64, dashes=2, train=0, valid=2, test=2, tile=[8, 16])"},
+        "mixer": 'pattern(reads="blocked(window2d(4, 2), 128)")',
+        "model": {"layers": 1, "dim": 16, "heads": 1, "bumps": 4, "pool": "attention",
+                  "positions": "rope2d(width=64, tile=[8, 16])"},
+        "training": {"steps": 1, "batch": 2, "device": "cpu"},
+        "phase": [
+            {"task": {"size": 32}, "mixer": 'pattern(reads="full")',
+             "model": {"positions": "rope2d(width=32, tile=[8, 16])"}},
+            {"task": {"easier": 2}},
+        ],
+    }  # fmt: skip
+    first, second = run_of(experiment(tables)).stages
+    for stage, size in ((first, 32), (second, 64)):
+        batch = stage.source.batch(0)
+        assert batch.x.shape == (2, size * size)
+        assert stage.model.trunk.stack.frame.positions.width == size
+        assert stage.model.build()(batch.x).shape == (2, 2)
