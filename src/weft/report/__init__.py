@@ -1,7 +1,17 @@
 """Reports: tables and plots from result files. Nothing here loads models."""
 
+from weft.report.arena import write_report
 from weft.report.plots import plot_bench
-from weft.report.rows import append, read
 from weft.report.tables import Table, bench_table, to_markdown, to_rich
+from weft.rows import append, read
 
-__all__ = ["Table", "append", "bench_table", "plot_bench", "read", "to_markdown", "to_rich"]
+__all__ = [
+    "Table",
+    "append",
+    "bench_table",
+    "plot_bench",
+    "read",
+    "to_markdown",
+    "to_rich",
+    "write_report",
+]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import WeftError
-from weft.report.rows import Row
 from weft.report.tables import BASELINE, BOTH, FORWARD, MEMORY, byte_count, seconds
+from weft.rows import Row
 
 MEASURES = {FORWARD: "median_s", BOTH: "median_s", MEMORY: "peak_bytes"}
 _COLOURS = ("#2b6cb0", "#d9772b", "#2f9e63", "#b8405e", "#7a55b0", "#8a6d3b", "#3aa6a6", "#c9a400")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from weft.report.rows import Row
+from weft.rows import Row
 
 FORWARD, BOTH, MEMORY = "forward", "forward+backward", "memory"
 BASELINE = "full"

@@ -1,0 +1,73 @@
+"""Means over seeds, and whether two of them differ by more than their spread."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+# Student's t, 97.5 % quantile, by degrees of freedom 1 to 10, then at some larger ones.
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+_T_LATER = ((120.0, 1.980), (30.0, 2.042), (20.0, 2.086), (15.0, 2.131))
+_NORMAL = 1.960
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The mean of n numbers and their standard deviation (n − 1); None for a single one."""
+
+    mean: float
+    std: float | None
+    n: int
+
+
+def estimate(values: Iterable[float | None]) -> Estimate | None:
+    """From what there is; None where there is nothing."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    if not known:
+        return None
+    mean = math.fsum(known) / len(known)
+    if len(known) == 1:
+        return Estimate(mean, None, 1)
+    variance = math.fsum((value - mean) ** 2 for value in known) / (len(known) - 1)
+    return Estimate(mean, math.sqrt(variance), len(known))
+
+
+def differ(a: Estimate, b: Estimate) -> bool | None:
+    """Whether two means differ, by Welch's test at 95 %; None where a spread is unknown."""
+    if a.std is None or b.std is None:
+        return None
+    parts = (a.std**2 / a.n, b.std**2 / b.n)
+    gap, error = abs(a.mean - b.mean), math.sqrt(sum(parts))
+    if error == 0:
+        return gap > 0
+    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (a.n - 1) + parts[1] ** 2 / (b.n - 1))
+    return gap > quantile(freedom) * error
+
+
+def quantile(freedom: float) -> float:
+    """Student's t at 97.5 %, for the next smaller tabled degree: never too small."""
+    if freedom < 11:
+        return _T[max(0, int(freedom + 1e-9) - 1)]
+    return next((t for least, t in _T_LATER if freedom >= least), _T[-1])
+
+
+def wilson(right: float, count: float) -> tuple[float, float]:
+    """The 95 % interval of a share of `count` trials (Wilson 1927)."""
+    if count <= 0:
+        return 0.0, 1.0
+    z, share = _NORMAL, right / count
+    centre = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def smoothed(values: Sequence[float], window: int) -> list[float]:
+    """The mean of each value and its neighbours; at the ends, of as many as both sides have."""
+    half = window // 2
+    result = []
+    for at in range(len(values)):
+        reach = min(half, at, len(values) - 1 - at)
+        part = values[at - reach : at + reach + 1]
+        result.append(math.fsum(part) / len(part))
+    return result
