@@ -10,11 +10,9 @@ export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 test: lint types
 	$(BIN)/python -m pytest -n 2
 
+# Five mechanisms on a small task, about 5 minutes on 2 cores; run again, it goes on where it was.
 demo: $(VENV)/ready
-	$(BIN)/python -m weft pattern "sliding(257) | global(first=64)" --length 4096 --png runs/longformer.png
-	$(BIN)/python -m weft pattern "causal & (sliding(128) | strided(128))" --length 4096 --png runs/strided.png
-	$(BIN)/python -m weft bench attention --lengths 1024,4096 --rounds 3 --out runs/demo.jsonl \
-		--mixers "sliding_window(window=256),longformer,sparse_transformer,linear_transformer"
+	$(BIN)/python -m weft compare --recipe demo --out runs/demo
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check src tests benchmarks examples docs

@@ -78,6 +78,13 @@ PICTURES = {
         mixer="transformer_xl(segment=32, memory=32)",
         causal=True,
     ),
+    "image_transformer": Picture(
+        "causal & rectangles(16, 4, 4, above=4, beside=4)",
+        256,
+        mixer="image_transformer(width=16, rectangle=[4, 4], margin=[4, 4])",
+        causal=True,
+    ),
+    "swin": Picture("shifted_window(16, 4, 2)", 256, mixer="swin(width=16, size=4, shift=2)"),
     "receptive_field": Picture("causal & sliding(16)", 256, layers=6),
     "window2d": Picture("window2d(width=16, window=3)", 256),
 }
@@ -161,8 +168,8 @@ def sections() -> dict[Path, dict[str, str]]:
 
 def result_sections() -> dict[Path, dict[str, str]]:
     """Tables of measured results: all of them in docs/speed.md, a summary in the README."""
-    from weft.report.rows import read
     from weft.report.tables import bench_table, to_markdown
+    from weft.rows import read
 
     found = {path.stem: read(path) for path in sorted(RESULTS.glob("*.jsonl"))}
     tables = {
@@ -172,7 +179,39 @@ def result_sections() -> dict[Path, dict[str, str]]:
     }
     tables["layouts"] = layout_table(found["cpu_layouts"])
     chosen = [found["h200_bidirectional_graph"], found["h200_causal_graph_patterns"]]
-    return {DOCS / "speed.md": tables, ROOT / "README.md": {"results": summary(chosen)}}
+    return {
+        DOCS / "speed.md": tables,
+        ROOT / "README.md": {"results": summary(chosen)},
+        DOCS / "lra.md": {"lra_speed": lra_speed_table(found["h200_lra_text_speed"])},
+    }
+
+
+def lra_speed_table(rows: list[dict[str, Any]]) -> str:
+    """Updates per second relative to dense attention, by length; lengths that were finished."""
+    dense: dict[int, list[float]] = {}
+    for row in rows:
+        if row["case"] == "full":
+            dense.setdefault(row["length"], []).append(row["steps_per_second"])
+    lengths = sorted(n for n, speeds in dense.items() if len(speeds) == 2)
+    base = {n: sum(dense[n]) / 2 for n in lengths}
+    lines = ["| mechanism | " + " | ".join(f"{n:,} tokens" for n in lengths) + " |"]
+    lines.append("|---|" + "---|" * len(lengths))
+    lines.append("| `full`, updates/s | " + " | ".join(f"{base[n]:.3g}" for n in lengths) + " |")
+    found = {(row["case"], row["length"]): row for row in rows}
+    names = [name for name in dict.fromkeys(row["case"] for row in rows) if name != "full"]
+
+    def cell(name: str, n: int) -> str:
+        row = found[name, n]
+        if row.get("error"):
+            return "causal only" if "causal" in row["error"] else row["error"].partition(":")[0]
+        star = "" if row["mode"] == "graph" else "\\*"
+        return f"{row['steps_per_second'] / base[n]:.2f}×{star}"
+
+    order = sorted(names, key=lambda name: -found[name, lengths[-1]].get("steps_per_second", 0))
+    lines += [
+        f"| `{name}` | " + " | ".join(cell(name, n) for n in lengths) + " |" for name in order
+    ]
+    return "\n".join(lines)
 
 
 def summary(runs: list[list[dict[str, Any]]]) -> str:
@@ -226,7 +265,7 @@ def draw(name: str, folder: Path = DOCS / "pictures") -> Path:
 def draw_results() -> None:
     """Plot the time and memory of every mechanism over length."""
     from weft.report.plots import draw_bench
-    from weft.report.rows import read
+    from weft.rows import read
 
     figure = draw_bench(read(RESULTS / "h200_bidirectional_graph.jsonl"))
     figure.savefig(DOCS / "plots" / "speed_h200.png", dpi=DOTS_PER_INCH, bbox_inches="tight")

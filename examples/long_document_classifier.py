@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import weft
 from weft.layers.embedding import Embedding
 
-LENGTH, WORDS, TOPICS, PASSAGE = 1024, 64, 4, 32
+LENGTH, WORDS, TOPICS, PASSAGE = 1024, 64, 4, 64
 
 
 def documents(batch):
@@ -39,7 +39,7 @@ model = weft.Classifier(
 ).build()
 
 optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
-for step in range(25):
+for step in range(30):
     ids, valid, topic = documents(8)
     loss = F.cross_entropy(model(ids, valid=valid), topic)
     optimiser.zero_grad()

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
     ["errors"],
     ["spec"],
-    ["registry"],
+    ["registry", "rows", "environment"],
     ["patterns"],
     ["kernels"],
     ["layers"],

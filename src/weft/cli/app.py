@@ -12,7 +12,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from weft.cli import bench, mixers, pattern
+from weft.cli import bench, compare, mixers, pattern, report, tasks, train
+from weft.cli import eval as evaluation
 from weft.errors import WeftError
 
 
@@ -54,8 +55,13 @@ def _every_verb(
     pass
 
 
+app.command("compare")(compare.compare)
+app.command("train")(train.train)
+app.command("eval")(evaluation.evaluate)
 app.command("mixers")(mixers.mixers)
 app.command("pattern")(pattern.pattern)
+app.command("tasks")(tasks.tasks)
+app.command("report")(report.report)
 app.add_typer(bench.app, name="bench")
 
 

@@ -1,0 +1,208 @@
+"""`weft compare`: train several mechanisms on the same work, and show which to use."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from weft.cli.bench import Device
+
+STOPPED = 130  # the exit status of a grid that was asked to stop
+
+
+def compare(
+    out: Annotated[Path, typer.Option(help="Folder of the results; a rerun continues there.")],
+    task: Annotated[
+        str | None, typer.Option(help="E.g. 'listops(length=512)'; see `weft tasks`.")
+    ] = None,
+    mixers: Annotated[
+        str | None,
+        typer.Option(help="E.g. 'full,longformer(window=65)'; dense is always compared."),
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="Settings: a TOML file, or a name such as lra_listops.")
+    ] = None,
+    data: Annotated[
+        list[str] | None, typer.Option(help="Your own table: CSV, JSON lines or Parquet.")
+    ] = None,
+    text: Annotated[str, typer.Option(help="Its column of texts.")] = "text",
+    label: Annotated[str, typer.Option(help="Its column of classes.")] = "label",
+    second: Annotated[
+        str | None, typer.Option(help="Its column of second texts, to match pairs.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each mechanism.")] = 1,
+    lengths: Annotated[
+        str | None, typer.Option(help="Lengths of the task, separated by commas.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Updates of each training.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.0, help="Time of each training; whichever ends first.")
+    ] = None,
+    device: Annotated[
+        Device | None, typer.Option(help="Default: cuda where there is one, else cpu.")
+    ] = None,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting: model.layers=2, training.lr=1e-3.")
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option(help="Score whose time is taken; default: what dense reaches.")
+    ] = None,
+    span_samples: Annotated[
+        int, typer.Option(min=0, help="Sequences for the required attention span; 0: none.")
+    ] = 128,
+    unfused: Annotated[
+        bool, typer.Option("--unfused", help="Also dense attention without a fused kernel.")
+    ] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Trainings at the same time.")] = 1,
+    cell_minutes: Annotated[
+        float | None, typer.Option(min=0.0, help="End a training that takes longer.")
+    ] = None,
+    memory_limit: Annotated[
+        float | None, typer.Option(min=0.0, help="Gigabytes that a training may grow by.")
+    ] = None,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Run trainings that failed once more.")
+    ] = False,
+    plugin: Annotated[
+        list[str] | None, typer.Option(help="A module that registers mixers or tasks of yours.")
+    ] = None,
+) -> None:
+    """Train mechanisms on a task under one budget; quality, speed and memory side by side.
+
+    Each training runs in its own process, so one that fails becomes a line of the result. Stop
+    with Ctrl-C at any time; `weft compare --out FOLDER` goes on.
+    """
+    from weft.arena.compare import Options
+    from weft.arena.compare import compare as run
+    from weft.arena.grid import plugged
+    from weft.cli.live import Live
+    from weft.cli.screen import console
+
+    plugged(plugin or [])
+    wanted = {
+        "task": task, "mixers": mixers, "recipe": recipe, "data": data, "text": text,
+        "label": label, "second": second, "seeds": seeds, "lengths": lengths, "steps": steps,
+        "minutes": minutes, "device": device, "changes": change or [], "target": target,
+        "span_samples": span_samples, "unfused": unfused, "plugins": plugin or [],
+    }  # fmt: skip
+    grid = _grid(out, wanted)
+    options = Options(
+        jobs=jobs,
+        cell_minutes=cell_minutes,
+        memory_limit=None if memory_limit is None else int(memory_limit * 2**30),
+        retry=retry,
+    )
+    command = shlex.join(["weft", *sys.argv[1:]])
+    with Live(console(error=True)) as live:
+        found = run(grid, out, options, live, command=command)
+    if found.rows:
+        _show(out, console())
+    if not found.finished:
+        again = f"weft compare --out {shlex.quote(str(out))}"
+        typer.echo(f"stopped with {found.missing} trainings to go; to go on: {again}", err=True)
+        raise typer.Exit(STOPPED)
+
+
+def _grid(out: Path, wanted: dict[str, Any]) -> Any:
+    """The grid that the options describe, or the one of the folder if they describe none."""
+    from weft.arena.grid import Grid, numbers, read_grid
+
+    if not any(wanted[key] for key in ("task", "mixers", "recipe", "data")):
+        if not (out / "grid.json").exists():
+            raise typer.BadParameter(
+                "say what to compare: --task and --mixers, or --recipe, or --data; "
+                f"{out} holds no comparison to go on with"
+            )
+        return read_grid(out)
+    lengths = wanted["lengths"]
+    return Grid(
+        contenders=_contenders(wanted),
+        seeds=tuple(range(wanted["seeds"])),
+        lengths=numbers(lengths, "lengths") if lengths else (),
+        plugins=tuple(wanted["plugins"]),
+        target=wanted["target"],
+        span_samples=wanted["span_samples"],
+    )
+
+
+def _contenders(wanted: dict[str, Any]) -> Any:
+    from weft.arena.grid import contenders, with_dense
+    from weft.arena.settings import read_settings, recipe, with_changes
+
+    changes = [*_changes(wanted), *wanted["changes"]]
+    if wanted["recipe"]:
+        found = read_settings(wanted["recipe"], changes)
+    else:
+        usual = {"training": {"warmup": (wanted["steps"] or 1000) // 10}}
+        found = recipe(with_changes(usual, changes))
+    chosen = found.mixers
+    if wanted["mixers"]:
+        chosen = contenders(found, wanted["mixers"])
+    if not chosen:
+        raise typer.BadParameter("say which mechanisms: --mixers full,longformer,...")
+    return with_dense(chosen, found.experiment, unfused=wanted["unfused"])
+
+
+def _changes(wanted: dict[str, Any]) -> list[str]:
+    """The options as changes of settings."""
+    found = []
+    if wanted["data"]:
+        from weft.arena.tasks.table import table_from_options
+        from weft.arena.tasks.table_describe import describe
+
+        files = wanted["data"]
+        columns = {key: wanted[key] for key in ("text", "label", "second")}
+        table = table_from_options(files[0] if len(files) == 1 else files, **columns)
+        typer.echo(describe(table))
+        found.append(f"task={table}")
+    elif wanted["task"]:
+        found.append(f"task={wanted['task']}")
+    if wanted["steps"]:
+        found.append(f"training.steps={wanted['steps']}")
+    if wanted["minutes"]:
+        found.append(f"training.minutes={wanted['minutes']}")
+        if not wanted["steps"] and not wanted["recipe"]:
+            # Time ends the training, so no schedule can be laid over a number of steps.
+            found += ["training.steps=100_000_000", "training.schedule=constant"]
+            found += ["training.evaluate_every=100"]
+    if wanted["device"]:
+        found.append(f"training.device={wanted['device'].value}")
+    return found
+
+
+def _show(out: Path, screen: Any) -> None:
+    """The tables, and where the report is."""
+    from weft.report import write_report
+    from weft.report.arena_tables import cost_table, failure_table, score_table
+    from weft.report.run_folder import read_run
+    from weft.report.summary import compare as summarised
+
+    run = read_run(out)
+    found = summarised(run)
+    for grid in (score_table(found), cost_table(found), failure_table(run)):
+        if grid.rows:
+            screen.print(_rich(grid))
+    report = write_report(out)
+    screen.print(f"report: {report}", markup=False, soft_wrap=True)
+
+
+def _rich(grid: Any) -> Any:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    styles = {"best": "bold", "second": "underline", "faint": "dim"}
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", caption=grid.caption or None)
+    for place, name in enumerate(grid.header):
+        number = any(row[place].number for row in grid.rows)
+        table.add_column(name, justify="right" if number else "left")
+    for at, row in enumerate(grid.rows):
+        if at in grid.sections:
+            table.add_section()
+            table.add_row(Text(grid.sections[at], style="italic"))
+        table.add_row(*(Text(cell.text, style=styles.get(cell.mark, "")) for cell in row))
+    return table
