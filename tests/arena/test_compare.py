@@ -140,7 +140,7 @@ def test_every_row_has_every_key():
 
 
 def test_pandas_reads_the_rows_in_one_call(tmp_path):
-    pandas = pytest.importorskip("pandas")
+    pandas = pytest.importorskip("pandas", reason="reads rows as a user would")
     cells = grid("fnet, linformer").cells()
     rows = [ended(cells[0], test_score=0.5), *(ended(cell, "failed") for cell in cells[1:])]
     append(tmp_path / "rows.jsonl", rows)

@@ -114,13 +114,13 @@ def test_classes_in_order(table, labels, names):
 def test_labels_that_are_no_classes(table):
     numbers = [(i, f"text {i}", i % 200 * 0.37) for i in range(600)]
     with pytest.raises(WeftError, match=r"200 distinct values.*bin them first.*most_classes=200"):
-        table(numbers).classes  # noqa: B018
+        table(numbers).classes  # noqa: B018  # reading it raises
     texts = [(i, f"text {i}", f"free text {i}") for i in range(200)]
     with pytest.raises(WeftError, match="choose another column"):
-        table(texts).classes  # noqa: B018
+        table(texts).classes  # noqa: B018  # reading it raises
     assert table(numbers, most_classes=200).classes == 200
     with pytest.raises(WeftError, match="every label is '1'"):
-        table([(i, f"text {i}", 1) for i in range(50)]).classes  # noqa: B018
+        table([(i, f"text {i}", 1) for i in range(50)]).classes  # noqa: B018  # reading it raises
 
 
 BAD = [

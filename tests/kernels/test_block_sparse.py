@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import weft.kernels.block_sparse as block_sparse
+import weft.kernels.block_sparse_lists as block_sparse_lists
 from weft.errors import Unsupported
 from weft.kernels.attend import attend
 from weft.kernels.labels import make_labels
@@ -31,9 +32,9 @@ SMALL = {size: dict.fromkeys(("forward", "dq", "dkdv"), (16, 4, 1)) for size in 
 @pytest.fixture(autouse=True)
 def _small_blocks_many_shares(monkeypatch):
     monkeypatch.setattr(block_sparse, "TUNING", SMALL)
-    monkeypatch.setattr(block_sparse, "_LEAST_SHARE", 1)
-    monkeypatch.setattr(block_sparse, "_PROCESSORS", 1000)
-    lists = block_sparse._lists
+    monkeypatch.setattr(block_sparse_lists, "_LEAST_SHARE", 1)
+    monkeypatch.setattr(block_sparse_lists, "_PROCESSORS", 1000)
+    lists = block_sparse_lists.lists_of
     lists.cache_clear()
     yield
     lists.cache_clear()
@@ -142,14 +143,14 @@ def test_rows_instead_take_their_own_gradient_and_pass_none_on():
 
 def test_equal_tiles_are_stored_once():
     part = natural(Causal() & Sliding(20), 512, 512).parts[0]
-    lists = block_sparse._lists(part, 32, 4, torch.device("cpu"))
+    lists = block_sparse_lists.lists_of(part, 32, 4, torch.device("cpu"))
     assert len(lists.cols) > 2 * len(lists.tiles)
     assert len(lists.tiles) == 2
 
 
 def test_shares_cover_every_entry_of_every_column_once():
     found = natural(Sliding(30) | Keys(first=16), 256, 256).parts[0].layout(16)
-    (column, first, middle, last, place), shared = block_sparse._shares(found, found.full, 8)
+    (column, first, middle, last, place), shared = block_sparse_lists._shares(found, found.full, 8)
     counts = np.bincount(found.cols, minlength=found.columns)
     begin = np.cumsum(counts) - counts
     covered = np.zeros(len(found.cols), dtype=int)
@@ -163,7 +164,7 @@ def test_shares_cover_every_entry_of_every_column_once():
 
 @pytest.mark.parametrize("broken", ["tile", "column", "row"])
 def test_a_wrong_list_is_caught(broken, monkeypatch):
-    lists = block_sparse._lists
+    lists = block_sparse_lists.lists_of
 
     def spoiled(*args):
         good = lists(*args)
@@ -173,7 +174,7 @@ def test_a_wrong_list_is_caught(broken, monkeypatch):
             return dataclasses.replace(good, cols=good.cols.flip(0))
         return dataclasses.replace(good, back_rows=good.back_rows.flip(0))
 
-    monkeypatch.setattr(block_sparse, "_lists", spoiled)
+    monkeypatch.setattr(block_sparse_lists, "lists_of", spoiled)
     pattern = Sliding(9) | Keys(first=8)
     with pytest.raises(AssertionError):
         check(pattern, 48, 48, natural(pattern, 48, 48), 16)

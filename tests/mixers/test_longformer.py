@@ -136,7 +136,7 @@ def test_dilation_differs_by_head_and_window_by_layer():
         steps = [1, 1, 4, 4]
         seen = torch.stack(
             [
-                pairs(30, lambda i, j, s=s: (i - j) % s == 0 and abs(i - j) < window * s)  # noqa: B023
+                pairs(30, lambda i, j, s=s: (i - j) % s == 0 and abs(i - j) < window * s)  # noqa: B023  # called at once
                 for s in steps
             ]
         )

@@ -124,7 +124,7 @@ def test_a_report_without_results_fits_too(browser, tmp_path, size):
 @pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
 @pytest.mark.parametrize("theme", THEMES)
 def test_screenshots_show_something(browser, page, tmp_path, size, theme):
-    image = pytest.importorskip("PIL.Image")
+    image = pytest.importorskip("PIL.Image", reason="looks at pixels")
     shot = tmp_path / "shot.png"
     browser(page, size, theme, f"--screenshot={shot}")
     with image.open(shot) as opened:
@@ -139,7 +139,7 @@ def test_screenshots_show_something(browser, page, tmp_path, size, theme):
 
 def test_the_drawings_of_the_markdown(browser, page, tmp_path):
     """A file of its own, as an <img> shows it: not blank, in both themes."""
-    image = pytest.importorskip("PIL.Image")
+    image = pytest.importorskip("PIL.Image", reason="looks at pixels")
     for theme in THEMES:
         shot = tmp_path / f"{theme}.png"
         browser(page.with_suffix("") / "trade-off.svg", (960, 560), theme, f"--screenshot={shot}")

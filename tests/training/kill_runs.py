@@ -22,9 +22,9 @@ import torch
 
 torch.set_num_threads(1)
 
-from tiny_runs import assert_same_run, two_stages  # noqa: E402
+from tiny_runs import assert_same_run, two_stages  # noqa: E402  # after the path is set
 
-from weft.training import Progress, train  # noqa: E402
+from weft.training import Progress, train  # noqa: E402  # after the path is set
 
 # What Python announces before it touches a file.
 OPERATIONS = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"}
@@ -70,7 +70,7 @@ def killed_at_files(folder: Path, every: int, first: int) -> int:
     kills, number = 0, first
     while True:
         shutil.rmtree(folder, ignore_errors=True)
-        status = ended(life(folder, lambda: die_before(folder, number)))  # noqa: B023
+        status = ended(life(folder, lambda: die_before(folder, number)))  # noqa: B023  # called at once
         if status == 0:
             return kills
         assert status == -signal.SIGKILL, status

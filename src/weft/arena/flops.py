@@ -49,7 +49,7 @@ def _counted(config: Any, length: int, device: str) -> int:
         inputs = _inputs(config, length)
     pairs = 0
 
-    def counting(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern = Full(), **given: Any) -> Any:  # noqa: B008
+    def counting(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern = Full(), **given: Any) -> Any:  # noqa: B008  # an immutable value
         nonlocal pairs
         pairs += pattern_flops(pattern, q.shape, v.shape)
         out = q.new_zeros(*q.shape[:3], v.shape[3])
@@ -77,12 +77,12 @@ def attention_by(replacement: Callable[..., Any]) -> Iterator[None]:
     original = kernel.attend
     users = [m for m in list(sys.modules.values()) if getattr(m, "attend", None) is original]
     for module in users:
-        setattr(module, "attend", replacement)  # noqa: B010
+        setattr(module, "attend", replacement)  # noqa: B010  # a module is typed otherwise
     try:
         yield
     finally:
         for module in users:
-            setattr(module, "attend", original)  # noqa: B010
+            setattr(module, "attend", original)  # noqa: B010  # a module is typed otherwise
 
 
 def parameters(config: Any) -> int:

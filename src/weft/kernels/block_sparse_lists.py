@@ -1,0 +1,158 @@
+"""What the block-sparse kernels walk: the visible blocks of a layout, as lists on a device.
+
+Blocks that are only partly visible carry a tile of booleans, evaluated once, equal tiles stored
+once. A key block that very many rows read is cut into shares, so that no processor works alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft.patterns.layout import Layout
+from weft.patterns.lower import Lowered, Part
+from weft.patterns.order import Order
+from weft.patterns.region import Bools, Ints
+
+_PROCESSORS = 132
+_LEAST_SHARE = 16  # rows that one program takes of a key block, at least
+
+
+@dataclass(frozen=True, eq=False)
+class Lists:
+    """The visible blocks of a layout, by row and by shares of columns, on a device."""
+
+    block: int
+    rows: int
+    start: Tensor  # (rows + 1,) where the list of each row begins
+    middle: Tensor  # (rows,) where its full blocks begin
+    cols: Tensor  # (visible,) key block of each entry
+    tile_of: Tensor  # (visible,) tile of each entry that is partial
+    order: Tensor  # (rows,) longest rows first
+    shares: tuple[Tensor, ...]  # column, first, middle, last, place in the shared sums or −1
+    back_rows: Tensor  # (visible,) query block of each entry, by column
+    back_tiles: Tensor
+    tiles: Tensor  # (tiles, block, block) uint8, queries × keys
+    back: Tensor  # the same, keys × queries
+    shared: Ints  # columns that several shares work on
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One part as the kernels run it: `fold` sequences, over all keys or over chosen ones."""
+
+    fold: int
+    lists: Lists
+    chosen: Tensor | None
+
+
+@lru_cache(maxsize=64)
+def steps_of(
+    lowered: Lowered, block: int, lines: int, m: int, device: torch.device
+) -> tuple[Step, ...]:
+    """The parts as the kernels run them."""
+    return tuple(
+        Step(part.fold, lists_of(part, block, lines, device), _chosen(part, m, device))
+        for part in lowered.parts
+    )
+
+
+@lru_cache(maxsize=256)
+@torch.inference_mode(False)
+def _chosen(part: Part, m: int, device: torch.device) -> Tensor | None:
+    """The keys that the part selects, None if it takes all."""
+    if part.fold > 1 or (type(part.cols) is Order and part.cols.count == m):
+        return None
+    return torch.as_tensor(part.cols.positions(), device=device)
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)  # what is kept must serve training as well
+def lists_of(part: Part, block: int, lines: int, device: torch.device) -> Lists:
+    """The lists of a part; `lines` sequences (batch × key heads) run side by side."""
+    found = part.layout(block)
+    u, v = found.row_of, found.cols.astype(np.int64)
+    full = found.full.copy()
+    # Blocks that hang over the end are masked, so nothing beyond it counts.
+    full &= (u < found.rows - 1) | (found.queries % block == 0)
+    full &= (v < found.columns - 1) | (found.keys % block == 0)
+    tiles, tile_of = _tiles(part, block, u[~full], v[~full])
+    tile = np.full(len(u), -1)
+    tile[~full] = tile_of
+    by_row = np.lexsort((v, full, u))
+    by_col = np.lexsort((u, full, v))
+    start = np.searchsorted(u[by_row], np.arange(found.rows + 1))
+    middle = start[1:] - np.bincount(u[full], minlength=found.rows)
+    shares, shared = _shares(found, full, lines * part.fold)
+    order = np.argsort(-np.diff(start), kind="stable")
+
+    def put(x: Any, kind: Any = np.int32) -> Tensor:
+        return torch.as_tensor(np.ascontiguousarray(x, dtype=kind), device=device)
+
+    return Lists(
+        block=block,
+        rows=found.rows,
+        start=put(start),
+        middle=put(middle),
+        cols=put(v[by_row]),
+        tile_of=put(tile[by_row]),
+        order=put(order),
+        shares=tuple(put(x) for x in shares),
+        back_rows=put(u[by_col]),
+        back_tiles=put(tile[by_col]),
+        tiles=put(tiles, np.uint8),
+        back=put(tiles.transpose(0, 2, 1), np.uint8),
+        shared=shared,
+    )
+
+
+def _shares(found: Layout, full: Bools, lines: int) -> tuple[tuple[Ints, ...], Ints]:
+    """Columns cut into shares of at most `most` blocks, longest first; and the columns cut.
+
+    Every column gets a share, an empty one too: its gradient is written as 0.
+    """
+    v = found.cols.astype(np.int64)
+    counts = np.bincount(v, minlength=found.columns)
+    halves = np.bincount(v[~full], minlength=found.columns)
+    begin = np.cumsum(counts) - counts
+    # A column should take no longer than a quarter of what each processor has to do anyway.
+    most = max(_LEAST_SHARE, len(v) * lines // (4 * _PROCESSORS))
+    pieces = np.maximum(1, -(-counts // most))
+    column = np.repeat(np.arange(found.columns), pieces)
+    number = np.arange(len(column)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    first = begin[column] + number * most
+    last = np.minimum(first + most, begin[column] + counts[column])
+    middle = np.clip(begin[column] + halves[column], first, last)
+    shared = np.flatnonzero(pieces > 1)
+    place = np.full(found.columns, -1)
+    place[shared] = np.arange(len(shared))
+    order = np.argsort(first - last, kind="stable")
+    return tuple(x[order] for x in (column, first, middle, last, place[column])), shared
+
+
+def _tiles(part: Part, block: int, u: Ints, v: Ints) -> tuple[np.ndarray, Ints]:
+    """What the partial blocks (u, v) see, equal tiles once; and the tile of each."""
+    rows, cols = part.rows.positions(), part.cols.positions()
+    step = np.arange(block)
+    known: dict[bytes, int] = {}
+    tiles, index = [], np.zeros(len(u), dtype=np.int64)
+    for at in range(0, len(u), 64):
+        i = u[at : at + 64, None] * block + step
+        j = v[at : at + 64, None] * block + step
+        inside = (i < len(rows))[:, :, None] & (j < len(cols))[:, None, :]
+        i_at, j_at = rows[np.minimum(i, len(rows) - 1)], cols[np.minimum(j, len(cols) - 1)]
+        seen = part.pattern.sees(i_at[:, :, None], j_at[:, None, :], part.length) & inside
+        for a, tile in enumerate(np.packbits(seen, axis=-1)):
+            key = tile.tobytes()
+            if key not in known:
+                known[key] = len(tiles)
+                tiles.append(seen[a])
+            index[at + a] = known[key]
+    if not tiles:
+        tiles.append(np.ones((block, block), dtype=bool))
+    return np.stack(tiles), index
