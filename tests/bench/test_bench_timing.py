@@ -39,9 +39,23 @@ def test_a_case_that_raises_leaves_the_turns():
 
 
 def test_the_clock_is_read_around_each_call(monkeypatch):
-    now = iter([10.0, 10.5, 20.0, 22.0])
+    now = iter([0.0, 1.0, 10.0, 10.5, 20.0, 22.0])  # the first pair is the warm-up
     monkeypatch.setattr(timing.time, "perf_counter", lambda: next(now))
     assert measure({"a": lambda: None}, 2, "cpu").seconds == {"a": [0.5, 2.0]}
+
+
+def test_a_case_too_slow_for_turns_is_timed_once_when_warm(monkeypatch):
+    order, now = [], [0.0]
+    costs = {"quick": iter([99.0, 1.0, 1.0, 1.0]), "slow": iter([99.0, 7.0])}
+
+    def call(name):
+        order.append(name)
+        now[0] += next(costs[name])
+
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
+    found = measure({name: lambda name=name: call(name) for name in costs}, 2, "cpu")
+    assert order == ["quick", "quick", "slow", "slow", "quick", "quick"]
+    assert found.seconds == {"quick": [1.0, 1.0], "slow": [7.0]}
 
 
 def test_progress_is_told_once_a_round():

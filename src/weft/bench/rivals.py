@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.bench.setting import Setting
 from weft.errors import Unsupported, WeftError
-from weft.mixers import Frame, Longformer
+from weft.mixers import Frame, LinearTransformer, Longformer
 from weft.registry import Registry
 
 RIVALS = Registry("rival")
@@ -180,6 +181,67 @@ class ReformerLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(b, n, c) -> (b, n, c)."""
         return self.to_out(self.attend(x).hidden_states)
+
+
+@RIVALS.register("compiled_linear_attention")
+@dataclass(frozen=True, kw_only=True)
+class CompiledLinearAttention:
+    """Causal linear attention as people write it: einsum over chunks, compiled by torch."""
+
+    chunk: int = 128
+
+    def build(self, setting: Setting, n: int) -> nn.Module:
+        """The module."""
+        if not setting.causal:
+            raise Unsupported("the chunked einsum is the causal form; measure it with --causal")
+        if n % self.chunk:
+            raise WeftError(f"this rival takes multiples of {self.chunk}; got {n}")
+        return CompiledLinearLayer(self, setting)
+
+
+class CompiledLinearLayer(nn.Module):
+    """Projections, elu + 1 features and sums over chunks, in one compiled graph."""
+
+    def __init__(self, config: CompiledLinearAttention, setting: Setting) -> None:
+        super().__init__()
+        self.config, self.heads = config, setting.heads
+        self.to_qkv = nn.Linear(setting.dim, 3 * setting.dim)
+        self.to_out = nn.Linear(setting.dim, setting.dim)
+        self.compiled = torch.compile(self.attend, fullgraph=True, dynamic=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(b, n, c) -> (b, n, c); n is a multiple of the chunk."""
+        return self.compiled(x)
+
+    def attend(self, x: Tensor) -> Tensor:
+        """The same as torch runs it uncompiled."""
+        b, n, c = x.shape
+        shape = (b, n // self.config.chunk, self.config.chunk, self.heads, -1)
+        q, k, v = (part.reshape(shape) for part in self.to_qkv(x).chunk(3, -1))  # (b, u, w, h, d)
+        q, k = F.elu(q) + 1, F.elu(k) + 1
+        parts = torch.einsum("buwhf,buwhe->buhfe", k, v).float()  # (b, u, h, d, d)
+        before = (parts.cumsum(1) - parts).to(x.dtype)
+        sums = k.sum(2, dtype=torch.float32)  # (b, u, h, d)
+        earlier = sums.cumsum(1) - sums
+        scores = torch.einsum("buwhf,bushf->buhws", q, k).tril()
+        top = torch.einsum("buhws,bushe->buwhe", scores, v)
+        top = top + torch.einsum("buwhf,buhfe->buwhe", q, before)
+        bottom = scores.sum(-1, dtype=torch.float32).transpose(2, 3)  # (b, u, w, h)
+        bottom = bottom + torch.einsum("buwhf,buhf->buwh", q.float(), earlier)
+        out = (top / (bottom[..., None] + 1e-6)).to(x.dtype)
+        return self.to_out(out.reshape(b, n, c))
+
+    def reference(self, x: Tensor) -> Tensor:
+        """weft's plain linear attention with the same weights: is it the same work?"""
+        frame = Frame(dim=x.shape[-1], heads=self.heads, causal=True)
+        mixer = LinearTransformer().build(frame).to(x)
+        for name, weight, bias in zip(
+            "qkv", self.to_qkv.weight.chunk(3), self.to_qkv.bias.chunk(3), strict=True
+        ):
+            linear = mixer.get_submodule(f"project.to_{name}")
+            linear.load_state_dict({"weight": weight, "bias": bias})
+        mixer.project.to_out.load_state_dict(self.to_out.state_dict())
+        return mixer.reference(x)
 
 
 def _library(module: str) -> Any:

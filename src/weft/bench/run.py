@@ -125,6 +125,7 @@ class Bench:
             row = self._row(case, n, name, gates.get(case))
             if case in found.seconds:
                 row |= _spread(found.seconds[case])
+                row["rounds"] = len(found.seconds[case])
                 row["graph"] = self.graph and case not in found.uncaptured
             row["graph_error"] = found.uncaptured.get(case)
             row["error"] = failed.get(case) or found.failed.get(case)
