@@ -80,8 +80,8 @@ def test_dropout_keeps_its_share_and_its_mean(rate):
 @pytest.mark.parametrize("d", [32, 64, 128])
 def test_fused_features_equal_the_equation(feature, n, d):
     inputs = heads(n, d)
-    if feature == "given":
-        inputs = [x.detach().abs().add(0.1).requires_grad_() for x in inputs]
+    if feature == "given":  # values of both signs: the mean of others drowns in half precision
+        inputs[:2] = [x.detach().abs().add(0.1).requires_grad_() for x in inputs[:2]]
     out = fused_causal_attention(*inputs, feature=feature)
     q, k, v = (x.double() for x in inputs)
     if feature == "elu":

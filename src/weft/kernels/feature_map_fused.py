@@ -21,6 +21,7 @@ Feature = Literal["given", "elu"]
 WIDTHS = (16, 32, 64, 128)
 CHUNK = 64  # tokens of one step
 WARPS = 4
+PREFIX = 256  # numbers of the sums that one program of the prefix takes
 _PROGRAMS = 528  # four for each multiprocessor of an H200
 
 
@@ -49,12 +50,12 @@ class _Causal(torch.autograd.Function):
 
         q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
         plan = _Plan(q, v, elu)
-        sums = plan.sums()
-        plan(kernels.sums_kernel, (k, v), sums, (k, v))
-        before = tuple(_before(x) for x in sums)
+        before = plan.sums()
+        plan(kernels.sums_kernel, (k, v, before), (k, v))
+        plan.prefix(kernels.prefix_kernel, before, after=False)
         out, den = _like(q, v.shape[-1]), q.new_empty(q.shape[:3], dtype=torch.float32)
-        plan(kernels.forward_kernel, (q, k, v, out, den), before, (q, k, v, out), eps)
-        ctx.save_for_backward(q, k, v, out, den, *before)
+        plan(kernels.forward_kernel, (q, k, v, out, den, before), (q, k, v, out), eps)
+        ctx.save_for_backward(q, k, v, out, den, before)
         ctx.elu = elu
         return out
 
@@ -63,17 +64,17 @@ class _Causal(torch.autograd.Function):
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         from weft.kernels import feature_map_triton as kernels
 
-        q, k, v, out, den, *before = ctx.saved_tensors
+        q, k, v, out, den, before = ctx.saved_tensors
         dout = dout if dout.stride(-1) == 1 else dout.contiguous()
         plan, dden = _Plan(q, v, ctx.elu), torch.empty_like(den)
         dq, dk, dv = empty_like_heads((q, k, v))
-        given = (q, k, v, out, dout)
-        plan(kernels.query_gradient_kernel, (*given, den, dden), (*before, dq), (*given, dq))
-        sums = plan.sums()
-        plan(kernels.later_sums_kernel, (q, dout, den, dden), sums, (q, dout))
-        after = tuple(_after(x) for x in sums)
+        given, after = (q, k, v, out, dout), plan.sums()
+        tensors = (*given, den, dden, before, after, dq)
+        plan(kernels.query_gradient_kernel, tensors, (*given, dq))
+        plan.prefix(kernels.prefix_kernel, after, after=True)
         given = (q, k, v, dout)
-        plan(kernels.key_gradient_kernel, (*given, den, dden), (*after, dk, dv), (*given, dk, dv))
+        tensors = (*given, den, dden, after, dk, dv)
+        plan(kernels.key_gradient_kernel, tensors, (*given, dk, dv))
         return dq, dk, dv, None, None
 
 
@@ -87,39 +88,29 @@ class _Plan:
         chunks = -(-self.n // CHUNK)
         self.segment = -(-chunks // min(wanted, chunks)) * CHUNK
         self.segments = -(-self.n // self.segment)
-        self.settings = {"W": CHUNK, "F": self.f, "E": self.e, "ELU": elu, "num_warps": WARPS}
+        # Wide heads leave room in shared memory for two steps at a time, not three.
+        stages = 3 if max(self.f, self.e) <= 64 else 2
+        self.settings = {"W": CHUNK, "F": self.f, "E": self.e, "ELU": elu}
+        self.settings |= {"num_warps": WARPS, "num_stages": stages}
 
-    def sums(self) -> tuple[Tensor, Tensor]:
+    def sums(self) -> Tensor:
         """Room for S and z of every segment."""
-        size = (self.lines, self.segments, self.f)
-        return (
-            self.q.new_empty(*size, self.e, dtype=torch.float32),
-            self.q.new_empty(size, dtype=torch.float32),
-        )
+        size = (self.lines, self.segments, self.f * self.e + self.f)
+        return self.q.new_empty(size, dtype=torch.float32)
+
+    def prefix(self, kernel: Any, sums: Tensor, *, after: bool) -> None:
+        """Turn sums of segments into those before, or after, each, in place."""
+        size = sums.shape[2]
+        grid = (self.lines, -(-size // PREFIX))
+        kernel[grid](sums, self.segments, size, BLOCK=PREFIX, AFTER=after)
 
     def __call__(
-        self,
-        kernel: Any,
-        tensors: tuple[Tensor, ...],
-        more: tuple[Tensor, ...],
-        strided: tuple[Tensor, ...],
-        *numbers: float,
+        self, kernel: Any, tensors: tuple[Tensor, ...], strided: tuple[Tensor, ...], *numbers: float
     ) -> None:
         """Start a kernel: its tensors, then those whose strides it wants."""
         strides = [x.stride(axis) for x in strided for axis in (0, 1, 2)]
         sizes = (self.heads, self.n, self.segment)
-        grid = (self.lines, self.segments)
-        kernel[grid](*tensors, *more, *strides, *sizes, *numbers, **self.settings)
-
-
-def _before(sums: Tensor) -> Tensor:
-    """(lines, segments, ...) -> the sum of all earlier segments."""
-    return sums.cumsum(1) - sums
-
-
-def _after(sums: Tensor) -> Tensor:
-    """(lines, segments, ...) -> the sum of all later segments."""
-    return sums.flip(1).cumsum(1).flip(1) - sums
+        kernel[(self.lines, self.segments)](*tensors, *strides, *sizes, *numbers, **self.settings)
 
 
 def _like(x: Tensor, width: int) -> Tensor:

@@ -4,7 +4,11 @@ A line (one head of one row) is cut into segments; one program walks the chunks 
 sums live in registers and are never written per chunk. Passes over the sequence:
 
     forward    sums of each segment (k, v), then, from the sums before it, the values
-    backward   gradient of q the same way; of k and v from the sums of φ(q) dnumᵀ *after* a segment
+    backward   gradient of q the same way, and the sums of φ(q) dnumᵀ of each segment; then, from
+               those *after* a segment, the gradients of k and v
+
+A segment's S (F, E) and z (F) stand one behind the other in one buffer (lines, segments, F·E + F);
+`prefix_kernel` turns sums of segments into sums before, or after, each of them.
 
 With num_i = Σ_{j≤i} (φ(q_i)·φ(k_j)) v_j and den_i = Σ_{j≤i} φ(q_i)·φ(k_j) + ε the gradients are
 those of two plain products: dnum = dout / den and dden = −(dout·out) / den.
@@ -45,20 +49,37 @@ def _rows(ptr, line, heads, s_b, s_h, s_n, at, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _load_sums(ptr, place, ROWS: tl.constexpr, COLS: tl.constexpr):
-    at = tl.arange(0, ROWS)[:, None] * COLS + tl.arange(0, COLS)[None, :]
-    return tl.load(ptr + place * ROWS * COLS + at)
+def _load_sums(ptr, place, F: tl.constexpr, E: tl.constexpr):
+    f = tl.arange(0, F)
+    base = ptr + place * (F * E + F)
+    return tl.load(base + f[:, None] * E + tl.arange(0, E)[None, :]), tl.load(base + F * E + f)
 
 
 @triton.jit
-def _store_sums(ptr, place, sums, ROWS: tl.constexpr, COLS: tl.constexpr):
-    at = tl.arange(0, ROWS)[:, None] * COLS + tl.arange(0, COLS)[None, :]
-    tl.store(ptr + place * ROWS * COLS + at, sums)
+def _store_sums(ptr, place, sums, total, F: tl.constexpr, E: tl.constexpr):
+    f = tl.arange(0, F)
+    base = ptr + place * (F * E + F)
+    tl.store(base + f[:, None] * E + tl.arange(0, E)[None, :], sums)
+    tl.store(base + F * E + f, total)
+
+
+@triton.jit
+def prefix_kernel(ptr, segments, size, BLOCK: tl.constexpr, AFTER: tl.constexpr):
+    """In place: each segment's sums become those of all earlier, or all later, segments."""
+    line, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    held = at < size
+    total = tl.zeros([BLOCK], tl.float32)
+    for step in range(0, segments):
+        segment = segments - 1 - step if AFTER else step
+        here = ptr + (line * segments + segment) * size + at
+        own = tl.load(here, mask=held, other=0.0)
+        tl.store(here, total, mask=held)
+        total += own
 
 
 @triton.jit
 def sums_kernel(
-    k_ptr, v_ptr, s_ptr, z_ptr, k_b, k_h, k_n, v_b, v_h, v_n, heads, n, segment,
+    k_ptr, v_ptr, s_ptr, k_b, k_h, k_n, v_b, v_h, v_n, heads, n, segment,
     W: tl.constexpr, F: tl.constexpr, E: tl.constexpr, ELU: tl.constexpr,
 ):  # fmt: skip
     """S = Σ φ(k) vᵀ and z = Σ φ(k) of one segment."""
@@ -74,21 +95,19 @@ def sums_kernel(
         fk = _features(k, real, ELU)
         sums = tl.dot(tl.trans(fk.to(v.dtype)), v, sums)
         total += tl.sum(fk, 0)
-    _store_sums(s_ptr, place, sums, F, E)
-    tl.store(z_ptr + place * F + tl.arange(0, F), total)
+    _store_sums(s_ptr, place, sums, total, F, E)
 
 
 @triton.jit
 def forward_kernel(
-    q_ptr, k_ptr, v_ptr, o_ptr, den_ptr, s_ptr, z_ptr,
+    q_ptr, k_ptr, v_ptr, o_ptr, den_ptr, s_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, o_b, o_h, o_n, heads, n, segment, eps,
     W: tl.constexpr, F: tl.constexpr, E: tl.constexpr, ELU: tl.constexpr,
 ):  # fmt: skip
     """Values and denominators of one segment, from the sums before it."""
     line, at = tl.program_id(0), tl.program_id(1)
     place = (line * tl.num_programs(1) + at).to(tl.int64)
-    sums = _load_sums(s_ptr, place, F, E)
-    total = tl.load(z_ptr + place * F + tl.arange(0, F))
+    sums, total = _load_sums(s_ptr, place, F, E)
     i = tl.arange(0, W)
     for start in range(at * segment, tl.minimum((at + 1) * segment, n), W):
         rows = start + i
@@ -113,16 +132,16 @@ def forward_kernel(
 
 @triton.jit
 def query_gradient_kernel(
-    q_ptr, k_ptr, v_ptr, o_ptr, g_ptr, den_ptr, dden_ptr, s_ptr, z_ptr, dq_ptr,
+    q_ptr, k_ptr, v_ptr, o_ptr, g_ptr, den_ptr, dden_ptr, s_ptr, r_ptr, dq_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, o_b, o_h, o_n, g_b, g_h, g_n, x_b, x_h, x_n,
     heads, n, segment,
     W: tl.constexpr, F: tl.constexpr, E: tl.constexpr, ELU: tl.constexpr,
 ):  # fmt: skip
-    """dq of one segment, from the sums before it; also writes dden."""
+    """dq of one segment, from the sums before it; also dden, R = Σ φ(q) dnumᵀ, r = Σ φ(q) dden."""
     line, at = tl.program_id(0), tl.program_id(1)
     place = (line * tl.num_programs(1) + at).to(tl.int64)
-    sums = _load_sums(s_ptr, place, F, E)
-    total = tl.load(z_ptr + place * F + tl.arange(0, F))
+    sums, total = _load_sums(s_ptr, place, F, E)
+    later, later_total = tl.zeros([F, E], tl.float32), tl.zeros([F], tl.float32)
     i = tl.arange(0, W)
     for start in range(at * segment, tl.minimum((at + 1) * segment, n), W):
         rows = start + i
@@ -148,37 +167,15 @@ def query_gradient_kernel(
         tl.store(x_at, _slope(q, dfq, ELU).to(dq_ptr.dtype.element_ty), mask=mask)
         sums = tl.dot(tl.trans(hk), v, sums)
         total += tl.sum(fk, 0)
-
-
-@triton.jit
-def later_sums_kernel(
-    q_ptr, g_ptr, den_ptr, dden_ptr, s_ptr, z_ptr, q_b, q_h, q_n, g_b, g_h, g_n,
-    heads, n, segment,
-    W: tl.constexpr, F: tl.constexpr, E: tl.constexpr, ELU: tl.constexpr,
-):  # fmt: skip
-    """R = Σ φ(q) dnumᵀ and r = Σ φ(q) dden of one segment."""
-    line, at = tl.program_id(0), tl.program_id(1)
-    place = (line * tl.num_programs(1) + at).to(tl.int64)
-    sums, total = tl.zeros([F, E], tl.float32), tl.zeros([F], tl.float32)
-    for start in range(at * segment, tl.minimum((at + 1) * segment, n), W):
-        rows = start + tl.arange(0, W)
-        real = rows < n
-        mask = real[:, None]
-        q = tl.load(_rows(q_ptr, line, heads, q_b, q_h, q_n, rows, F), mask=mask, other=0)
-        g = tl.load(_rows(g_ptr, line, heads, g_b, g_h, g_n, rows, E), mask=mask, other=0)
-        den = tl.load(den_ptr + line.to(tl.int64) * n + rows, mask=real, other=1.0)
-        dden = tl.load(dden_ptr + line.to(tl.int64) * n + rows, mask=real, other=0)
-        dnum = (g.to(tl.float32) / den[:, None]).to(g.dtype)
         fq = _features(q, real, ELU)
-        sums = tl.dot(tl.trans(fq.to(g.dtype)), dnum, sums)
-        total += tl.sum(fq * dden[:, None], 0)
-    _store_sums(s_ptr, place, sums, F, E)
-    tl.store(z_ptr + place * F + tl.arange(0, F), total)
+        later = tl.dot(tl.trans(fq.to(v.dtype)), dnum, later)
+        later_total += tl.sum(fq * dden[:, None], 0)
+    _store_sums(r_ptr, place, later, later_total, F, E)
 
 
 @triton.jit
 def key_gradient_kernel(
-    q_ptr, k_ptr, v_ptr, g_ptr, den_ptr, dden_ptr, s_ptr, z_ptr, dk_ptr, dv_ptr,
+    q_ptr, k_ptr, v_ptr, g_ptr, den_ptr, dden_ptr, s_ptr, dk_ptr, dv_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, g_b, g_h, g_n, x_b, x_h, x_n, y_b, y_h, y_n,
     heads, n, segment,
     W: tl.constexpr, F: tl.constexpr, E: tl.constexpr, ELU: tl.constexpr,
@@ -186,8 +183,7 @@ def key_gradient_kernel(
     """dk and dv of one segment, last chunk first, from the sums after it."""
     line, at = tl.program_id(0), tl.program_id(1)
     place = (line * tl.num_programs(1) + at).to(tl.int64)
-    sums = _load_sums(s_ptr, place, F, E)
-    total = tl.load(z_ptr + place * F + tl.arange(0, F))
+    sums, total = _load_sums(s_ptr, place, F, E)
     i = tl.arange(0, W)
     first = at * segment
     count = tl.cdiv(tl.minimum(first + segment, n) - first, W)

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from weft.errors import WeftError
+from weft.kernels.attend import attend
 from weft.kernels.bias import dense_bias
 from weft.kernels.dense import expand_heads
 from weft.layers.span import SoftSpan
@@ -116,6 +117,11 @@ class AdaptiveSpanAttention(PatternAttention):
     ) -> Tensor:
         """The fastest kernel for the window of now."""
         self.pattern = self.reached()
+        learning = torch.is_grad_enabled() and self.positions.share.requires_grad
+        if q.is_cuda and learning and not torch.compiler.is_compiling():
+            # FlexAttention has no gradient for a bias that reads a parameter more than once.
+            given = {"valid": valid, "bias": self.positions.at, "dropout": self.dropout}
+            return attend(q, k, v, self.pattern, **given, kernel="gather")
         return super().attention(q, k, v, valid, crossing)
 
     def plain_attention(

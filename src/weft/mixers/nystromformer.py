@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.errors import Unsupported, WeftError
+from weft.kernels.band import tap_sum
 from weft.kernels.dense import expand_heads
 from weft.kernels.landmarks import iterative_inverse, segment_means, segments
 from weft.layers.compress import hide
@@ -100,11 +101,7 @@ class NystromformerAttention(AttentionMixer):
 
     def local(self, v: Tensor) -> Tensor:
         """The convolution of each key head along the tokens: (b, g, n, d) -> (b, g, n, d)."""
-        b, g, n, d = v.shape
-        rows = v.permute(0, 3, 1, 2).reshape(b * d, g, n)
-        reach = self.config.kernel // 2
-        out = F.conv1d(rows, self.taps[:, None], padding=reach, groups=g)  # (b·d, g, n)
-        return out.view(b, d, g, n).permute(0, 2, 3, 1)
+        return tap_sum(v, self.taps[None, :, None].to(v.dtype), self.config.kernel // 2)
 
     def _exact(self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
         mask = None if valid is None else (valid | ~valid.any(1, keepdim=True))[:, None, None]
@@ -118,10 +115,16 @@ class NystromformerAttention(AttentionMixer):
         else:
             length = valid.sum(1).clamp(min=1)
         inside, there = segments(length, n, r)
-        short_q, short_k = segment_means(q, inside), segment_means(k, inside)  # (b, _, r, d)
+        even = valid is None and n % r == 0
+        short_q, short_k = (  # (b, _, r, d)
+            x.unflatten(2, (r, -1)).mean(3) if even else segment_means(x, inside) for x in (q, k)
+        )
         short_k = expand_heads(short_k, h)  # (b, h, r, d)
-        k, v, columns = expand_heads(k, h), expand_heads(v, h), there[:, None, None]
-        real = (torch.arange(n, device=q.device) < length[:, None])[:, None, None]  # (b, 1, 1, n)
+        k, v = expand_heads(k, h), expand_heads(v, h)
+        columns = real = None  # without padding torch takes its fastest kernels
+        if valid is not None:
+            columns = there[:, None, None]
+            real = (torch.arange(n, device=q.device) < length[:, None])[:, None, None]
         read = F.scaled_dot_product_attention(short_q, k, v, attn_mask=real)  # (b, h, r, d)
         inverse = self._inverse(short_q, short_k, there)  # (b, h, r, r)
         joined = (inverse @ read.to(inverse.dtype)).to(v.dtype)  # (b, h, r, d)

@@ -45,6 +45,12 @@ from weft.kernels.hash_chunks import (
     chunks_of_buckets,
     chunks_of_order,
 )
+from weft.kernels.hash_slots import (
+    attend_slots,
+    can_use_slots,
+    slots_of_buckets,
+    slots_of_order,
+)
 from weft.layers.positions import build_positions
 from weft.layers.projection import join_heads, split_heads
 from weft.mixers.base import MIXERS, Frame, Mixer, State, Traits
@@ -157,7 +163,8 @@ class ReformerAttention(Mixer):
     ) -> Tensor:
         """Hash, sort, attend in chunks, merge the rounds."""
         q, k, v, buckets = self.heads(x)
-        return self.out(self.attention(q, k, v, buckets, lengths(x, valid)))
+        padded = valid is not None and not self.streams
+        return self.out(self.attention(q, k, v, buckets, lengths(x, valid), padded))
 
     def heads(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """q, k (b, h, n, d), v (b, g, n, d), buckets (b, h, r, n); x begins at index `start`."""
@@ -182,10 +189,16 @@ class ReformerAttention(Mixer):
             size *= factor
         return bucket  # (b, h, r, n)
 
-    def attention(self, q: Tensor, k: Tensor, v: Tensor, buckets: Tensor, length: Tensor) -> Tensor:
+    def attention(
+        self, q: Tensor, k: Tensor, v: Tensor, buckets: Tensor, length: Tensor, padded: bool = False
+    ) -> Tensor:
         """q, k (b, h, n, d), v (b, g, n, d), buckets (b, h, r, n), length (b,) -> (b, h, n, d)."""
         config, frame = self.config, self.frame
         sizes = {"size": config.chunk, "lookback": config.lookback}
+        dropout = frame.dropout if self.training else 0.0
+        v = expand_heads(v, frame.heads)
+        if not padded and self.fits_slots(q):
+            return self.slot_attention(q, k, v, buckets, dropout)
         if self.streams:
             layout = chunks_of_buckets(buckets, self.buckets, **sizes)
         else:
@@ -198,8 +211,27 @@ class ReformerAttention(Mixer):
                 causal=frame.causal,
                 across_rounds=config.published,
             )
-        dropout = frame.dropout if self.training else 0.0
-        return attend_layout(q, k, expand_heads(v, frame.heads), layout, scale=1.0, dropout=dropout)
+        return attend_layout(q, k, v, layout, scale=1.0, dropout=dropout)
+
+    def fits_slots(self, q: Tensor) -> bool:
+        """Whether sorted slots and the block-sparse kernels give the same, faster."""
+        config = self.config
+        chunks = -(-q.shape[2] // config.chunk)
+        wraps = self.streams or chunks > config.lookback
+        plain = not (config.published or config.lookahead) and wraps
+        return plain and can_use_slots(q) and not torch.compiler.is_compiling()
+
+    def slot_attention(
+        self, q: Tensor, k: Tensor, v: Tensor, buckets: Tensor, dropout: float, kernel: str = "auto"
+    ) -> Tensor:
+        """q, k, v (b, h, n, d) without padding -> (b, h, n, d)."""
+        size = self.config.chunk
+        if self.streams:
+            slots = slots_of_buckets(buckets, self.buckets, size)
+        else:
+            slots = slots_of_order(buckets, size)
+        sizes = {"size": size, "lookback": self.config.lookback, "causal": self.streams}
+        return attend_slots(q, k, v, slots, **sizes, scale=1.0, dropout=dropout, kernel=kernel)
 
     def out(self, y: Tensor) -> Tensor:
         """(b, h, n, d) -> (b, n, c)."""

@@ -96,20 +96,22 @@ class SwinAttention(AttentionMixer):
         n, heads = q.shape[2], q.shape[1]
         grid = self.config.grid(self.frame.layer, n)
         k, v = expand_heads(k, heads), expand_heads(v, heads)
-        q, k, v = (into_windows(x, grid).flatten(1, 2) for x in (q, k, v))  # (b, u·h, w, d)
-        added = self._added(grid, n, valid, q.dtype)
+        b, (q, k, v) = len(q), (into_windows(x, grid) for x in (q, k, v))  # (b, u, h, w, d)
+        added = self._added(grid, n, valid, q.dtype).expand(b, -1, -1, -1, -1)
+        # Windows are rows of the batch: a GPU's kernels count heads in 16 bits.
+        q, k, v, added = (x.flatten(0, 1) for x in (q, k, v, added))  # (b·u, h, w, _)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=self.dropout)
-        return from_windows(out.unflatten(1, (-1, heads)), grid, n)
+        return from_windows(out.unflatten(0, (b, -1)), grid, n)
 
     def _added(self, grid: Grid, n: int, valid: Tensor | None, dtype: torch.dtype) -> Tensor:
-        """The bias, and −inf at places of a window that hold no token: (1 or b, u·h, w, w)."""
+        """The bias, and −inf at places of a window that hold no token: (1 or b, u, h, w, w)."""
         bias = self.window_bias(grid.size).to(dtype)  # (h, w, w)
         if valid is None:
             valid = torch.ones(1, n, dtype=torch.bool, device=bias.device)
         real = into_windows(valid[:, None, :, None], grid)[:, :, :, None, :, 0]  # (r, u, 1, 1, w)
         # A window without a token reads anything, and stays finite.
         real = real | ~real.any(-1, keepdim=True)
-        return torch.where(real, bias, float("-inf")).flatten(1, 2)
+        return torch.where(real, bias, float("-inf"))
 
     def window_bias(self, size: tuple[int, int]) -> Tensor:
         """b for all pairs of places in a window: (h, w, w)."""
