@@ -129,6 +129,23 @@ def traits_table(name: str) -> str:
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
 
 
+def feedforward_table() -> str:
+    """All feed-forwards, from their traits."""
+    from weft.feedforward import FEEDFORWARDS
+
+    lines = [
+        "| feed-forward | what | parameters | products per token | paper |",
+        "|---|---|---|---|---|",
+    ]
+    for name in FEEDFORWARDS:
+        t = FEEDFORWARDS[name].traits
+        authors, _, address = t.paper.partition(", http")
+        link = f"[{name}](../src/weft/feedforward/{name}.py)"
+        paper = f"[{authors}](http{address})"
+        lines.append("| " + " | ".join([link, t.summary, t.parameters, t.time, paper]) + " |")
+    return "\n".join(lines)
+
+
 def pattern_table() -> str:
     """All patterns, from their registry."""
     from weft.patterns import PATTERNS
@@ -156,13 +173,124 @@ def _setting(field: Any) -> str:
     return f"{field.name}={[] if field.default == () else repr(field.default)}"
 
 
+def output_table() -> str:
+    """All outputs of language models, from their registry."""
+    import weft.layers.outputs as outputs
+
+    lines = ["| output | what it is |", "|---|---|"]
+    for name in outputs.OUTPUTS:
+        made = outputs.OUTPUTS[name]
+        said = (made.__doc__ or "").strip().splitlines()[0].replace("|", "\\|")
+        lines.append(f"| `{name}{_settings(made)}` | {said} |")
+    return "\n".join(lines)
+
+
+def projection_table() -> str:
+    """All projections of attention, from their registry."""
+    from weft.layers.projection import PROJECTIONS
+    from weft.mixers import MIXERS
+
+    assert MIXERS  # importing the mixers registers all projections
+    lines = ["| projection | what it is |", "|---|---|"]
+    for name in PROJECTIONS:
+        made = PROJECTIONS[name]
+        lines.append(f"| `{name}{_settings(made)}` | {(made.__doc__ or '').splitlines()[0]} |")
+    return "\n".join(lines)
+
+
+def objective_table() -> str:
+    """All objectives, from their registry."""
+    from inspect import getmodule
+
+    from weft.objectives import OBJECTIVES
+
+    lines = ["| objective | what is learned |", "|---|---|"]
+    for name in OBJECTIVES:
+        made = OBJECTIVES[name]
+        said = (getmodule(made).__doc__ or "").strip().splitlines()[0].replace("|", "\\|")
+        lines.append(f"| `{name}{_settings(made)}` | {said} |")
+    return "\n".join(lines)
+
+
+def ablation(rows: list[dict[str, Any]] | None) -> str:
+    """The table of an ablation, ranked, and how its ranks agree with the published ones."""
+    from weft.report.ablation import ablation_table, agreement, ranked
+    from weft.report.markdown import grid_markdown
+
+    if not rows:
+        return "This recipe has no committed results yet."
+    place = rows[0]
+    told = f"{place['data']}; {place['device_name']}, torch {place['torch']}, {place['date'][:10]}."
+    parts = [told, *(sentence.text for sentence in agreement(ranked(rows)))]
+    return "\n\n".join([*parts, grid_markdown(ablation_table(rows))])
+
+
+def settings_table(registry: Any) -> str:
+    """The entries of a small registry with their settings, and what each says of itself."""
+    lines = ["| setting | what it is |", "|---|---|"]
+    for name in registry:
+        made = registry[name]
+        said = (made.__doc__ or "").strip().splitlines()[0]
+        lines.append(f"| `{name}{_settings(made)}` | {said} |")
+    return "\n".join(lines)
+
+
+def depth_table(rows: list[dict[str, Any]]) -> str:
+    """Time and parameters of depth rules, relative to the plain stack."""
+    lines = [
+        "| case | measured | layers that run | time | parameters |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows:
+        cells = (f"{row[name]:.2f}" for name in ("expected", "ratio", "parameters"))
+        lines.append(f"| {row['case']} | {row['measure']} | " + " | ".join(cells) + " |")
+    place = rows[0]
+    told = f"{place['layers']} layers, {place['dim']} wide, {place['length']} tokens"
+    return "\n".join([f"{told}; {place['device_name']}, one thread.", "", *lines])
+
+
+def figures(rows: list[dict[str, Any]] | None, columns: dict[str, str]) -> str:
+    """Rows of a benchmark as a table: columns by heading, numbers with two places or more."""
+    if not rows:
+        return "Not measured yet."
+    lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
+    for row in rows:
+        values = [row[key] for key in columns.values()]
+        cells = [f"{v:.3f}" if isinstance(v, float) else str(v) for v in values]
+        lines.append("| " + " | ".join(cells) + " |")
+    told = f"{rows[0]['layers']} layers, {rows[0]['dim']} wide; {rows[0]['device_name']}, "
+    return "\n".join([f"{told}{rows[0]['threads']} threads.", "", *lines])
+
+
+def exit_sections(found: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
+    """Early exit of documents and of tokens."""
+    rows = {"rule": "case", "batch": "batch", "faster": "speedup", "layers run": "mean_layers"}
+    same = {"agreement": "agreement"}
+    return {
+        "exit_rows": figures(found.get("cpu_early_exit"), rows | same | {"accuracy": "accuracy"}),
+        "exit_tokens": figures(
+            found.get("cpu_exit_decoding"), rows | same | {"bits per byte": "bits_per_byte"}
+        ),
+    }
+
+
 def sections() -> dict[Path, dict[str, str]]:
     """What belongs between the markers of each document."""
     from weft.mixers import MIXERS
+    from weft.models import DEPTHS, EXITS, RESIDUALS
 
     found = {DOCS / "mixers" / f"{name}.md": {"traits": traits_table(name)} for name in MIXERS}
     found[DOCS / "mixers.md"] = {"mixers": mixer_table()}
     found[DOCS / "patterns.md"] = {"patterns": pattern_table()}
+    found[DOCS / "depth.md"] = {
+        "residuals": settings_table(RESIDUALS),
+        "depths": settings_table(DEPTHS),
+    }
+    found[DOCS / "early-exit.md"] = {"exits": settings_table(EXITS)}
+    found[DOCS / "feedforward.md"] = {"feedforwards": feedforward_table()}
+    found[DOCS / "embedding.md"] = {"outputs": output_table()}
+    found[DOCS / "objectives.md"] = {"objectives": objective_table()}
+    found[DOCS / "terraformer.md"] = {"projections": projection_table()}
     return found
 
 
@@ -183,7 +311,53 @@ def result_sections() -> dict[Path, dict[str, str]]:
         DOCS / "speed.md": tables,
         ROOT / "README.md": {"results": summary(chosen)},
         DOCS / "lra.md": {"lra_speed": lra_speed_table(found["h200_lra_text_speed"])},
+        DOCS / "decode.md": {"decode": decode_section(found.get("decode"))},
+        DOCS / "early-exit.md": exit_sections(found),
+        DOCS / "pruning.md": {
+            "pruning": figures(
+                found.get("cpu_pruning"),
+                {
+                    "kept": "case",
+                    "faster": "speedup",
+                    "by operations": "expected",
+                    "parameters": "parameters",
+                },
+            )
+        },
+        DOCS / "depth.md": {"depth_time": depth_table(found["cpu_depth"])},
+        DOCS / "feedforward.md": {"moe": moe_table(found.get("h200_moe"))},
+        DOCS / "ablate.md": {"ablate_bytes": ablation(found.get("ablate_bytes"))},
     }
+
+
+def moe_table(rows: list[dict[str, Any]] | None) -> str:
+    """Layers of experts beside the dense layer of equal FLOPs, or that none were measured."""
+    if not rows:
+        return "These layers have no committed results yet."
+    at = rows[0]
+    lines = [
+        f"{at['tokens']:,} tokens, {at['dim']} wide, {at['hidden']} hidden units, {at['experts']} "
+        f"experts, {at['dtype']}; {at['device_name']}, torch {at['torch']}, {at['date'][:10]}.",
+        "",
+        "| layer | runs | forward + backward | to the dense layer |",
+        "|---|---|---|---|",
+    ]
+    for row in rows:
+        figures = [f"{row['median_ms']:.2f} ms", f"{row['ratio']:.2f}×"] if "ratio" in row else None
+        cells = figures or [row["error"].partition("\n")[0], "–"]
+        lines.append("| " + " | ".join([row["case"], row["mode"], *cells]) + " |")
+    return "\n".join(lines)
+
+
+def decode_section(rows: list[dict[str, Any]] | None) -> str:
+    """The tables of `weft bench decode`, or why there are none."""
+    from weft.report.decode_tables import decode_parts_table, decode_table
+    from weft.report.tables import to_markdown
+
+    if rows is None:
+        return "Nothing yet: `benchmarks/results/decode.jsonl` is not there."
+    tables = (decode_table(rows), decode_parts_table(rows))
+    return "\n".join(to_markdown(table) for table in tables).strip()
 
 
 def lra_speed_table(rows: list[dict[str, Any]]) -> str:
@@ -271,9 +445,18 @@ def draw_results() -> None:
     figure.savefig(DOCS / "plots" / "speed_h200.png", dpi=DOTS_PER_INCH, bbox_inches="tight")
 
 
+def written() -> dict[Path, dict[str, str]]:
+    """All generated sections of each document."""
+    found: dict[Path, dict[str, str]] = {}
+    for part in (sections(), result_sections()):
+        for path, contents in part.items():
+            found.setdefault(path, {}).update(contents)
+    return found
+
+
 def main() -> None:
     """Write all documents and, unless told `--text`, draw all pictures."""
-    for path, contents in {**sections(), **result_sections()}.items():
+    for path, contents in written().items():
         text = path.read_text()
         for name, content in contents.items():
             text = filled(text, name, content)

@@ -166,7 +166,7 @@ def test_trees_show_the_folders_there_are(tree):
     assert shown <= packages | {"tests", "benchmarks", "examples", "docs"}
 
 
-WRITTEN = {**GENERATE.sections(), **GENERATE.result_sections()}
+WRITTEN = GENERATE.written()
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=named)

@@ -134,3 +134,18 @@ def test_memory_is_not_what_any_error_is_about():
 def test_a_plugin_that_is_not_there():
     with pytest.raises(WeftError, match="cannot import the plugin 'no_such_module'"):
         plugged(["no_such_module"])
+
+
+def test_cells_of_one_process_run_one_after_another(tmp_path, monkeypatch):
+    """Until one was asked to stop: those behind it are left for another time."""
+    ran = []
+
+    def main(folder):
+        ran.append(folder.name)
+        return {"stopped": cells.INTERRUPTED}.get(folder.name, 0)
+
+    monkeypatch.setattr(cells, "main", main)
+    monkeypatch.setattr(cells, "_end_with_parent", lambda: None)
+    assert cells.every([tmp_path / "a", tmp_path / "b"]) == 0
+    assert cells.every([tmp_path / "c", tmp_path / "stopped", tmp_path / "d"]) == cells.INTERRUPTED
+    assert ran == ["a", "b", "c", "stopped"]

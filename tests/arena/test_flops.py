@@ -1,5 +1,6 @@
 """Counted operations: against torch's own counter on real attention, and closed formulas."""
 
+import dataclasses
 import math
 
 import pytest
@@ -94,6 +95,12 @@ def test_fourier_transforms_count():
     assert both / 2 <= found <= both
 
 
+def test_a_mixer_may_return_a_parameter():
+    """Learned scores cost nothing: values and output (2c²), feed-forward (8c²), one product."""
+    found = forward_flops(classifier("synthesizer(kinds='random')", layers=1), N)
+    assert found == N * 2 * 10 * DIM**2 + 2 * N * N * DIM + 2 * DIM * CLASSES
+
+
 def test_heads_with_patterns_of_their_own():
     pattern = PerHead(Sliding(3), Causal())
     seen = mask(pattern, N, heads=2).sum().item()
@@ -109,6 +116,17 @@ def test_without_numbers_and_with_them_is_the_same(mixer):
 
 def test_a_mechanism_that_looks_at_numbers_is_counted():
     assert forward_flops(classifier("linear_transformer"), N) > matrices(N)
+
+
+def test_a_repeated_block_counts_every_step():
+    """Halting is not foreseen: a universal stack counts as if every token took all steps."""
+    plain = classifier("full", layers=3)
+    repeated = classifier("full", layers=1)
+    stack = dataclasses.replace(repeated.trunk.stack, depth="universal(steps=3)")
+    trunk = dataclasses.replace(repeated.trunk, stack=stack)
+    halting = 3 * N * 2 * DIM
+    counted = forward_flops(Classifier(trunk=trunk, classes=CLASSES), N)
+    assert counted == forward_flops(plain, N) + halting
 
 
 def test_attention_is_put_back():

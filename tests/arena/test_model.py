@@ -10,6 +10,7 @@ from weft.arena.model import ModelSetting
 from weft.arena.runs import model_of, run_of
 from weft.arena.settings import Experiment
 from weft.errors import Unsupported, WeftError
+from weft.feedforward import Chunked, Dense, ProductKey, Switch
 from weft.models import Classifier, Decoder, Encoder, LanguageModel
 from weft.objectives import Head, Match
 from weft.training.curriculum import Phase
@@ -55,6 +56,53 @@ def test_positions_are_added_or_act_in_attention(positions, inside, added):
     assert trunk.embedding.positions == added
 
 
+def feedforwards(**setting):
+    """What the 'f' sublayers of a small model are."""
+    model = ModelSetting(**{"layers": 4, "dim": 12, "heads": 2, **setting})
+    return model.stack("full", 16).feedforwards
+
+
+def test_feed_forwards_by_name():
+    assert feedforwards() == (Dense(expansion=4.0),) * 4
+    assert (
+        feedforwards(activation="relu", hidden=24) == (Dense(activation="relu", expansion=2.0),) * 4
+    )
+    assert feedforwards(activation="swiglu")[0].expansion * 12 == pytest.approx(32)  # two thirds
+    dense, switch = feedforwards(feedforward="dense, switch(experts=3)")[2:]
+    assert dense == Dense(hidden=48)
+    assert switch == Switch(experts=3, hidden=48)
+    gated = feedforwards(feedforward="moe(activation='glu')", hidden=20, activation="relu")[0]
+    assert (gated.activation, gated.hidden) == ("glu", 20)
+    inner = feedforwards(feedforward="chunked(inner=dense, tokens=5)", activation="relu")[0]
+    assert inner == Chunked(inner=Dense(activation="relu", hidden=48), tokens=5)
+    assert feedforwards(feedforward="dense(expansion=3)")[0] == Dense(expansion=3)
+    assert feedforwards(feedforward="product_key(keys=8, top=2)")[0] == ProductKey(keys=8, top=2)
+    with pytest.raises(WeftError, match="'f' sublayers, 4; got feedforward='dense, gate, moe'"):
+        feedforwards(feedforward="dense, gate, moe")
+
+
+def test_depth_residual_and_order_by_name():
+    model = ModelSetting(
+        layers=3, dim=16, heads=2, norm="none", residual="fixup", depth="layer_drop", shared=1
+    )
+    stack = model.stack("full", 16)
+    assert (str(stack.residual), str(stack.depth), stack.shared) == ("fixup", "layer_drop", 1)
+    assert stack.norm.kind == "none"
+    assert stack.order == "sfsfsf"
+    assert ModelSetting(order="ssff").stack("full", 16).order == "ssff"
+    universal = ModelSetting(layers=1, depth="universal(steps=3)").stack("full", 16)
+    assert universal.depth.steps == 3
+
+
+def test_evolved_cells_by_the_kind_of_task():
+    model = ModelSetting(layers=4, dim=16, heads=2, order="evolved")
+    language = SimpleNamespace(kind="language", vocab=9, length=12)
+    pair = SimpleNamespace(kind="match", vocab=9, length=12)
+    assert model.trunk(language, "full").stack.order == "sssf" * 2
+    assert model.trunk(pair, "full").stack.order == "fssf" * 2
+    assert model.trunk(pair, "fnet").stack.mixers[1].name == "fnet"
+
+
 def test_kinds_of_tasks_have_their_models():
     assert isinstance(model_of(Experiment(task=TASK, model=SMALL)), Classifier)
     language = SimpleNamespace(kind="language", vocab=9, length=12)
@@ -75,7 +123,11 @@ def test_a_mechanism_that_cannot_be_causal_refuses_language():
     [
         ({"layers": 0}, "layers is at least 1"),
         ({"pool": "median"}, "pool is one of mean"),
+        ({"feedforward": "swich"}, "did you mean 'switch'"),
+        ({"feedforward": "dense(units=3)"}, "dense has no setting 'units'"),
         ({"positions": "rop"}, "did you mean 'rope'"),
+        ({"residual": "rezro"}, "did you mean 'rezero'"),
+        ({"depth": "universl"}, "did you mean 'universal'"),
     ],
 )
 def test_a_setting_that_does_not_fit(setting, message):

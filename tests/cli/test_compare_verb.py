@@ -100,7 +100,7 @@ def test_the_folder_alone_goes_on(planned, tmp_path):
         (["--task", TASK, "--mixers", "full", "--seeds", "0"], 2, "'--seeds'"),
         (["--task", TASK, "--mixers", "full", "--lengths", "a"], 1, "separated by commas"),
         (["--task", TASK, "--mixers", "full", "--lengths", "99"], 1, "has no setting 'length'"),
-        (["--task", TASK, "--mixers", "full", "--set", "model.depth=2"], 1, "no setting 'depth'"),
+        (["--task", TASK, "--mixers", "full", "--set", "model.deep=2"], 1, "no setting 'deep'"),
         (
             ["--task", TASK, "--mixers", "full", "--plugin", "no_such"],
             1,

@@ -15,6 +15,7 @@ EQUATIONS = {
         0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     ),
     "silu": lambda x: x / (1 + math.exp(-x)),
+    "swish": lambda x: x / (1 + math.exp(-x)),
     "elu": lambda x: x if x > 0 else math.expm1(x),
     "selu": lambda x: 1.0507009873554805 * (x if x > 0 else 1.6732632423543772 * math.expm1(x)),
     "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
@@ -70,6 +71,8 @@ def test_three_forms_of_a_config(name):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"hidden": 0}, "at least 1; got hidden=0"),
+        ({"activation": "swiglo"}, "did you mean 'swiglu'"),
         ({"activation": "gelo"}, "no activation named 'gelo'; did you mean 'gelu'"),
         ({"expansion": 0}, "above 0; got 0"),
     ],

@@ -154,3 +154,62 @@ def test_bumps_embed_levels_by_gaussians():
 def test_bumps_need_levels(wrong):
     with pytest.raises(WeftError, match="levels on a scale"):
         Embedding(**wrong)
+
+
+def test_a_factorised_table_is_a_product_of_two():
+    module = build(vocab=7, factor=2)
+    full = module.table @ module.waist.T  # (7, 6)
+    assert module.table.shape == (7, 2)
+    torch.testing.assert_close(module(IDS), full[IDS])
+    assert torch.linalg.matrix_rank(full) == 2
+
+
+def test_an_adaptive_input_gives_rare_tokens_narrow_rows():
+    module = build(dim=16, vocab=7, cutoffs=(2, 5), frequent=(6, 1))
+    order = [6, 1, 0, 2, 3, 4, 5]  # ids by rank
+    tables, waists = module.clusters.tables, module.clusters.waists
+    assert [tuple(t.shape) for t in tables] == [(2, 16), (3, 4), (2, 1)]
+    full = torch.cat([table @ waist.T for table, waist in zip(tables, waists, strict=True)])
+    for b in range(2):
+        for n in range(4):
+            expected = full[order.index(IDS[b, n].item())]
+            torch.testing.assert_close(module(IDS)[b, n], expected)
+    wrong = build(dim=16, vocab=7, cutoffs=(2, 5))
+    wrong.clusters.tables, wrong.clusters.waists = tables, waists
+    assert not torch.allclose(wrong(IDS), module(IDS))
+
+
+@pytest.mark.parametrize("settings", [{"factor": 16}, {"cutoffs": (2000,)}], ids=str)
+def test_narrow_tables_start_at_one_scale(settings):
+    torch.manual_seed(0)
+    module = build(dim=256, vocab=4000, **settings)
+    ids = torch.arange(4000)[None]
+    for part in module(ids)[0].split(2000):
+        assert part.std().item() == pytest.approx(1.0, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"vocab": 7, "factor": 2, "cutoffs": (3,)}, "one of them; got bumps=None, factor=2"),
+        ({"channels": 7, "factor": 2}, "vocab=None"),
+        ({"vocab": 7, "factor": 0}, "at least 1; got 0"),
+        ({"vocab": 7, "cutoffs": (9,)}, r"cutoffs=\(9,\) for vocab=7"),
+        ({"vocab": 7, "frequent": (1,)}, "give cutoffs, or drop it"),
+    ],
+    ids=range(5),
+)
+def test_refuses_tables(settings, message):
+    with pytest.raises(WeftError, match=message):
+        Embedding(**settings)
+
+
+@pytest.mark.parametrize("settings", [{}, {"factor": 2}, {"cutoffs": (3,)}, {"bumps": 3}], ids=str)
+def test_embedders_share_their_tokens(settings):
+    one, two = build(vocab=7, **settings), build(vocab=7, **settings)
+    assert not torch.equal(one(IDS), two(IDS))
+    one.share(two)
+    assert torch.equal(one(IDS), two(IDS))
+    assert {id(p) for p in one.parameters()} == {id(p) for p in two.parameters()}
+    with pytest.raises(WeftError, match="are of one kind"):
+        one.share(build(vocab=8, **settings))

@@ -38,7 +38,7 @@ def test_squares_do_not_overflow_in_half_precision(kind, dtype):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "batch"}, "'layer' or 'rms'; got kind='batch'"),
+        ({"kind": "batch"}, "'layer', 'rms' or 'none'; got kind='batch'"),
         ({"place": "both"}, "'pre' or 'post'; got place='both'"),
         ({"eps": 0.0}, "positive; got 0.0"),
     ],

@@ -3,9 +3,9 @@ import torch
 from model_parts import VOCAB, Learner, decoder, encoder, ids, lively
 
 from weft.errors import Unsupported, WeftError
+from weft.generate import Sampling
 from weft.mixers import MIXERS
 from weft.models import EncoderDecoder, LanguageModel
-from weft.models.generation import Sampling
 
 FULL = MIXERS["full"]
 
@@ -43,6 +43,18 @@ def test_prompts_of_any_length_together():
     got = model.generate(prompts, 6)
     for row, prompt in zip(got, prompts, strict=True):
         assert torch.equal(row, continued(model, prompt, 6))
+
+
+@pytest.mark.parametrize("mixer", ["full", "sliding_window(window=3)", "linear_transformer", "gru"])
+def test_rows_join_as_one_batch(mixer):
+    model, sizes = language_model(mixer=mixer), []
+    step = model.trunk.step
+    model.trunk.step = lambda x, state: sizes.append(tuple(x.shape)) or step(x, state)
+    model.generate([ids(n, seed=n) for n in (2, 4, 7)], 8)
+    read = [(1, 2), (1, 4), (1, 7)]
+    assert [size for size in sizes if size[1] > 1] == read
+    assert sizes.count((3, 1)) == 2  # from the longest prompt to the end of the shortest row
+    assert len(sizes) == 3 + (7 + 7 - 2)
 
 
 def test_encoder_decoder_continues_each_target_for_its_source():

@@ -63,3 +63,25 @@ def test_generates_what_the_cpu_generates(tmp_path):
     there = load(tmp_path / "model", device="cuda")
     assert torch.equal(there.generate(ids(3, 5), 9).cpu(), expected[0])
     assert torch.equal(there.generate(ids(3, 5).cuda(), 9, **sampled).cpu(), expected[1])
+
+
+def test_a_recorded_graph_skips_other_layers_at_each_replay():
+    module = built(stack(order="sf" * 4, mixer=FULL(), depth="layer_drop(rate=0.5)")).cuda()
+    plain, x = copy.deepcopy(module), normal(2, 5, DIM).cuda()
+    module.depth.draw(0)
+    for _ in range(2):  # kernels are chosen before the recording
+        gradients(module, module(x).square().sum())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = module(x)
+        found = gradients(module, y.square().sum())
+    seen = set()
+    for step in range(5):
+        module.depth.draw(step)
+        graph.replay()
+        plain.depth.draw(step)
+        expected = plain(x)
+        torch.testing.assert_close(y, expected, rtol=1e-9, atol=1e-9)
+        assert_same(found, gradients(plain, expected.square().sum()), rtol=1e-9, atol=1e-9)
+        seen.add(tuple(plain.depth.kept))
+    assert len(seen) > 1

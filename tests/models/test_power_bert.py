@@ -90,12 +90,12 @@ def test_later_sublayers_see_fewer_tokens():
 
 def test_soft_weights_learn_and_harden():
     model = built(config(extract="soft", bins=4))
-    (model(ids(2, 12)).square().sum() + model.penalty()).backward()
+    (model(ids(2, 12)).square().sum() + model.extraction_loss()).backward()
     assert model.weights.grad.abs().sum() > 0
     with torch.no_grad():
         model.weights.copy_(torch.tensor([[1.0, 1, 1, 0], [1, 0, 0, -3]]))
     assert model.learned_keep() == pytest.approx((0.75, 0.25))
-    assert model.penalty().item() == pytest.approx(0.75 + 2 * 0.25)
+    assert model.extraction_loss().item() == pytest.approx(0.75 + 2 * 0.25)
     hard = model.hardened()
     assert hard.config.extract == "hard"
     assert hard(ids(2, 12)).shape == (2, 12, 12)
@@ -143,4 +143,4 @@ def test_bad_settings(change, message):
     with pytest.raises(WeftError, match=message):
         dataclasses.replace(config(), **change)
     with pytest.raises(WeftError, match="learned by extract='soft'"):
-        config().build().penalty()
+        config().build().extraction_loss()

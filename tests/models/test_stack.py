@@ -138,6 +138,18 @@ def test_settings_per_layer():
     assert all(mixer.frame.causal for mixer in module.mixers)
 
 
+def test_feed_forwards_per_layer():
+    wide, narrow = Dense(expansion=3), Dense(expansion=1)
+    module = stack(order="fsff", feedforward=(wide, narrow, wide)).build()
+    found = [sub.body.config for sub in module.sublayers if sub.letter == "f"]
+    assert found == [wide, narrow, wide]
+    assert stack(feedforward="dense(expansion=3), dense(expansion=1)").feedforwards == (
+        wide,
+        narrow,
+    )
+    assert stack(feedforward=wide).feedforwards == (wide, wide)
+
+
 def test_registers_lengthen_the_frame():
     module = stack(frame={"length": 40}, order="s").build(registers=3)
     assert module.mixers[0].frame.length == 43
@@ -234,7 +246,8 @@ class Deaf(RunningMean):
         ({"mixer": (RunningMean(),) * 3}, WeftError, "'sfsf' has 2 's' sublayers.* got 3"),
         ({"mixer": 5}, WeftError, "a mixer config or a spec string; got 5"),
         ({"mixer": "ful"}, WeftError, "did you mean 'full'"),
-        ({"feedforward": "dense, dense"}, WeftError, "feedforward is one config .* got 2"),
+        ({"feedforward": "dense, dense, dense"}, WeftError, "'sfsf' has 2 'f' .* got 3"),
+        ({"cross": "full, full"}, WeftError, "cross is one config .* got 2"),
         ({"cross": Deaf(), "order": "sc"}, Unsupported, "deaf cannot; set cross= .* full"),
         ({"frame": {"causal": True}}, WeftError, "set by the model .* got causal=True"),
         ({"frame": {"layer": 1}}, WeftError, "layer=1"),

@@ -75,8 +75,8 @@ def test_what_is_missing_is_said():
         Match().loss(built(Match()), batch, torch.Generator())
 
 
-def test_the_registry_has_all_four():
-    assert list(OBJECTIVES) == ["causal_lm", "classify", "masked_lm", "match"]
+def test_the_registry_has_them():
+    assert {"causal_lm", "classify", "masked_lm", "match"} <= set(OBJECTIVES)
     assert OBJECTIVES.parse("masked_lm(rate=0.3)").rate == 0.3
 
 

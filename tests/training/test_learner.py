@@ -140,3 +140,16 @@ def test_advance_is_called_with_the_step_of_the_run():
     made.mixers[0].advance = heard.append
     made.step(examples().batch(np.arange(4)), 0, 41)
     assert heard == [42]
+
+
+def test_layers_are_skipped_by_the_step_of_the_run():
+    """A run that goes on skips what it would have skipped; accumulated parts skip alike."""
+    shape = trunk(dropout=0.0, order="sf" * 4, depth="layer_drop(rate=0.5)")
+    heard = []
+    for made in (0, 41):
+        one = Learner(stage(Classify(), shape=shape, accumulate=2), 0, CPU)
+        passage = one.drawing[0]
+        one.step(examples().batch(np.arange(4)), 0, made)
+        assert passage.kept == passage.config.kept(4, made, "encoder")
+        heard.append(passage.kept)
+    assert heard[0] != heard[1]

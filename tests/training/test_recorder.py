@@ -84,8 +84,8 @@ def recording(**changes):
     register = Graph.register_generator_state
 
     def register_and_know(graph, generator):
-        graph.learner = one
         register(graph, generator)
+        graph.learner = one
 
     Graph.register_generator_state = register_and_know
     return one
@@ -102,6 +102,23 @@ def test_recorded_updates_are_plain_updates(graphs):
         for each in (one, other):
             each.step(fixed.batch(number), number, number)
     assert [graph.replays for graph in graphs] == [4]
+    for (name, a), b in zip(one.model.named_parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(a, b), name
+
+
+def test_recorded_updates_skip_other_layers_each_time(graphs):
+    """LayerDrop: the coins of an update are drawn before its replay."""
+    shape = trunk(dropout=0.0, order="sf" * 3, depth="layer_drop(rate=0.5)")
+    data = stage(shape=shape).source
+    fixed = dataclasses.replace(data, rows=dataclasses.replace(data.rows, fixed=True))
+    one = recording(shape=shape, source=fixed)
+    other = Learner(stage(shape=shape, source=fixed, valid=False), 0, CPU)
+    seen = set()
+    for number in range(7):
+        for each in (one, other):
+            each.step(fixed.batch(number), number, number)
+        seen.add(tuple(one.drawing[0].coins.tolist()))
+    assert len(seen) > 2
     for (name, a), b in zip(one.model.named_parameters(), other.model.parameters(), strict=True):
         assert torch.equal(a, b), name
 

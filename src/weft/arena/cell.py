@@ -1,18 +1,21 @@
-"""`python -m weft.arena.cell FOLDER`: one cell of a grid, in a process of its own.
+"""`python -m weft.arena.cell FOLDER ...`: one cell of a grid, in a process of its own.
 
 The folder holds `job.json`; the cell trains there and leaves `result.json`: status, reason and
 measures. Asked to stop (SIGINT, SIGTERM, or its parent gone), it saves its training and ends
-without a result, so that the next process goes on where it was.
+without a result, so that the next process goes on where it was. Several folders are cells that
+share the start-up of one process, one after the other.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -45,10 +48,19 @@ INTERRUPTED = 130  # the exit status of a cell that saved and stopped
 GRACE = 10.0  # seconds to save in
 
 
+def every(folders: Sequence[Path]) -> int:
+    """Run cells one after another; the exit status of the last that ran."""
+    _end_with_parent()
+    for folder in folders:
+        if status := main(folder):
+            return status
+        gc.collect()  # the model of this cell, before the next one is measured
+    return 0
+
+
 def main(folder: Path) -> int:
     """Run the cell; the exit status is 0 if there is a result, whatever it says."""
     job = read_json(folder / "job.json")
-    _end_with_parent()
     with alone(folder / ".cell.lock", wait=True):
         measured: Row = {}
         try:
@@ -114,7 +126,8 @@ def _limit_memory(limit: int | None) -> None:
 
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + limit
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    # The soft limit alone: the next cell of this process may set its own.
+    resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
 def _end_with_parent() -> None:
@@ -136,4 +149,4 @@ def _stop(number: int, frame: Any) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(every([Path(folder) for folder in sys.argv[1:]]))

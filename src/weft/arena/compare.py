@@ -26,12 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from weft.arena.files import alone, read_json, replace_file
-from weft.arena.grid import Cell, Grid, sized, write_grid
+from weft.arena.grid import Cell, Grid, write_grid
 from weft.arena.measure import row_of, with_targets
 from weft.arena.pictures import draw_patterns
 from weft.arena.process import CellProcess
-from weft.arena.runs import model_of
+from weft.arena.runs import baselines_of, model_of
 from weft.errors import WeftError
+from weft.models import EncoderDecoder
 from weft.rows import Row, append, read
 from weft.training.record import write_json
 
@@ -47,6 +48,7 @@ class Options:
     cell_minutes: float | None = None  # a cell that takes longer is ended
     memory_limit: int | None = None  # bytes that a cell's process may grow by
     retry: bool = False  # run cells that failed again
+    together: bool = False  # the seeds of a contender in one process: one start-up for all
 
     def __post_init__(self) -> None:
         if self.jobs < 1:
@@ -117,44 +119,61 @@ class _Running:
 
     def run(self, waiting: list[Cell]) -> list[Row]:
         """Run cells until none is left, or until asked to stop."""
-        rows, waiting = [], list(waiting)
+        rows: list[Row] = []
+        self.waiting = _grouped(waiting) if self.options.together else [[c] for c in waiting]
         with self._signals():
             try:
-                while self.at_work or (waiting and not self.stopping):
-                    while waiting and not self.stopping and len(self.at_work) < self.options.jobs:
-                        self.at_work.append(self._start(waiting.pop(0)))
+                while self.at_work or (self.waiting and not self.stopping):
+                    while self._may_start():
+                        self.at_work.append(self._start(self.waiting.pop(0)))
                     time.sleep(_PAUSE)
-                    rows += filter(None, [self._look(process) for process in list(self.at_work)])
+                    for process in list(self.at_work):
+                        rows += self._look(process)
             finally:
                 for process in self.at_work:
                     process.kill()
         return rows
 
-    def _start(self, cell: Cell) -> CellProcess:
-        job = {
+    def _may_start(self) -> bool:
+        room = len(self.at_work) < self.options.jobs
+        return bool(self.waiting) and room and not self.stopping
+
+    def _start(self, cells: Sequence[Cell]) -> CellProcess:
+        (first, job), *behind = [(cell, self._job(cell)) for cell in cells]
+        limit, given = self.options.cell_minutes, {"behind": behind} if behind else {}
+        return CellProcess(
+            *(first, self.folder, job),
+            jobs=self.options.jobs,
+            seconds=limit and 60 * limit,
+            **given,
+        )
+
+    def _job(self, cell: Cell) -> dict[str, Any]:
+        return {
             "experiment": cell.experiment.tables(),
             "dense": self.grid.dense_like(cell).tables(),
             "plugins": list(self.grid.plugins),
             "span_samples": self.grid.span_samples,
             "memory_limit": self.options.memory_limit,
         }
-        limit = self.options.cell_minutes
-        return CellProcess(
-            cell, self.folder, job, jobs=self.options.jobs, seconds=limit and 60 * limit
-        )
 
-    def _look(self, process: CellProcess) -> Row | None:
-        """The row of a cell that has ended; None while it runs, or if it was stopped."""
-        if not process.ended():
+    def _look(self, process: CellProcess) -> list[Row]:
+        """The rows of cells that have ended: none while they run, or if they were stopped."""
+        ended = process.ended()
+        rows = [self._keep(cell, result) for cell, result in process.passed()]
+        if not ended:
             self.listener.cell(process.cell, process.elapsed, process.latest())
-            return None
+            return rows
         self.at_work.remove(process)
         result = process.result(stopped=self.stopping)
-        if result is None:
-            return None
-        row = row_of(process.cell, **result)
+        if process.rest:  # those behind a cell that took the process with it
+            self.waiting.insert(0, process.rest)
+        return rows if result is None else [*rows, self._keep(process.cell, result)]
+
+    def _keep(self, cell: Cell, result: dict[str, Any]) -> Row:
+        row = row_of(cell, **result)
         append(self.folder / "rows.jsonl", [row])
-        self.listener.row(process.cell, row)
+        self.listener.row(cell, row)
         return row
 
     @contextmanager
@@ -177,11 +196,19 @@ class _Running:
                 signal.signal(number, handler)
 
 
+def _grouped(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """The seeds of one contender and length stand together, in the order of the first."""
+    groups: dict[tuple[str, int], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.label, cell.length), []).append(cell)
+    return list(groups.values())
+
+
 def _prepare(folder: Path, grid: Grid, cells: Sequence[Cell]) -> None:
     """Load the data once, so that mistakes show early; write baselines and pictures."""
     if not (folder / "baselines.json").exists():
         write_json(folder / "baselines.json", _baselines(cells))
-    if not (folder / "pictures" / "pictures.json").exists():
+    if grid.base is None and not (folder / "pictures" / "pictures.json").exists():
         length = max(cell.length for cell in cells)
         shown = [c for c in cells if c.length == length and not c.experiment.unfused]
         trunks = {cell.label: partial(_trunk, cell) for cell in shown}
@@ -189,12 +216,13 @@ def _prepare(folder: Path, grid: Grid, cells: Sequence[Cell]) -> None:
 
 
 def _trunk(cell: Cell) -> Any:
-    return model_of(cell.experiment).trunk
+    trunk = model_of(cell.experiment).trunk
+    return trunk.encoder if isinstance(trunk, EncoderDecoder) else trunk
 
 
 def _baselines(cells: Sequence[Cell]) -> dict[str, float]:
-    specs = {cell.length: cell.experiment.task for cell in cells}
-    found = {length: sized(spec, None).baselines() for length, spec in specs.items()}
+    ones = {cell.length: cell.experiment for cell in cells}
+    found = {length: baselines_of(one) for length, one in ones.items()}
     if len(found) == 1:
         return next(iter(found.values()))
     return {

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from weft.kernels import attend as kernel
-from weft.models import Matcher
+from weft.models import Electra, EncoderDecoder, Matcher
 from weft.patterns import Full, Pattern
 from weft.patterns.derive import visible_pairs
 
@@ -31,12 +31,12 @@ TRAINING = 3  # forward and backward, in forward passes
 
 def flops_per_token(config: Any, length: int) -> float:
     """Of training, forward and backward, for one token of a sequence of full length."""
-    documents = 2 if isinstance(config, Matcher) else 1
+    documents = 2 if isinstance(config, Matcher) or _two_sided(config) else 1
     return TRAINING * forward_flops(config, length) / (documents * length)
 
 
 def forward_flops(config: Any, length: int) -> int:
-    """Of one forward pass of the model over one sequence (of a matcher: over one pair)."""
+    """Of one forward pass over one sequence; of a matcher or a two-sided model over one pair."""
     try:
         return _counted(config, length, "meta")
     except Exception:  # a mechanism that looks at numbers cannot run without any
@@ -45,8 +45,9 @@ def forward_flops(config: Any, length: int) -> int:
 
 def _counted(config: Any, length: int, device: str) -> int:
     with torch.device(device):
-        model = config.build().eval()
-        inputs = _inputs(config, length)
+        # Without gradients: torch's counter cannot follow a module that returns its own parameter.
+        model = config.build().eval().requires_grad_(False)
+        one = _sequence(config, length)
     pairs = 0
 
     def counting(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern = Full(), **given: Any) -> Any:  # noqa: B008  # an immutable value
@@ -57,7 +58,7 @@ def _counted(config: Any, length: int, device: str) -> int:
 
     counter = FlopCounterMode(display=False, custom_mapping=_FURTHER)
     with attention_by(counting), torch.no_grad(), counter:
-        model(*inputs)
+        _run(model, config, one)
     return counter.get_total_flops() + pairs
 
 
@@ -100,13 +101,26 @@ def without_numbers(config: Any) -> nn.Module:
         return config.build()
 
 
-def _inputs(config: Any, length: int) -> tuple[Tensor, ...]:
+def _sequence(config: Any, length: int) -> Tensor:
     channels = config.trunk.embedding.channels
     if channels is None:
-        one = torch.zeros(1, length, dtype=torch.long)
+        return torch.zeros(1, length, dtype=torch.long)
+    return torch.zeros(1, length, channels)
+
+
+def _two_sided(config: Any) -> bool:
+    return isinstance(getattr(config, "trunk", None), EncoderDecoder)
+
+
+def _run(model: nn.Module, config: Any, one: Tensor) -> None:
+    if isinstance(config, Matcher):
+        model(one, one)
+    elif _two_sided(config):
+        model(one, source=one)
     else:
-        one = torch.zeros(1, length, channels)
-    return (one, one) if isinstance(config, Matcher) else (one,)
+        model(one)
+    if isinstance(config, Electra):  # its generator runs besides
+        model.fill(one)
 
 
 def _attention(q: Any, k: Any, v: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:

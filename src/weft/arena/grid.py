@@ -49,7 +49,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """What is compared; dense attention is always one of the contenders."""
+    """What is compared; dense attention, or another base, is always one of the contenders."""
 
     contenders: dict[str, Experiment]
     seeds: tuple[int, ...] = (0,)
@@ -57,10 +57,13 @@ class Grid:
     plugins: tuple[str, ...] = ()  # modules that register further mixers and tasks
     target: float | None = None  # of the time to accuracy; None: what dense attention reached
     span_samples: int = 128  # sequences from which the required attention span is taken; 0: none
+    base: str | None = None  # the label all others are held against; None: dense attention
 
     def __post_init__(self) -> None:
-        if not any(_is_dense(one) for one in self.contenders.values()):
+        if self.base is None and not any(_is_dense(one) for one in self.contenders.values()):
             raise WeftError("a grid has dense attention in it; add the mixer 'full'")
+        if self.base is not None and self.base not in self.contenders:
+            raise WeftError(f"the base {self.base!r} is one of the contenders, and is not there")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise WeftError(f"seeds are one or more, all different; got {self.seeds}")
 
@@ -79,13 +82,14 @@ class Grid:
         own = dataclasses.replace(
             one, task=str(task), training=dataclasses.replace(one.training, seed=seed)
         )
-        return Cell(
-            label=label, length=task.length, seed=seed, experiment=own, dense=_is_dense(one)
-        )
+        dense = _is_dense(one) if self.base is None else label == self.base
+        return Cell(label=label, length=task.length, seed=seed, experiment=own, dense=dense)
 
     @property
     def dense(self) -> str:
         """The label of the baseline."""
+        if self.base is not None:
+            return self.base
         return next(label for label, one in self.contenders.items() if _is_dense(one))
 
     def dense_like(self, cell: Cell) -> Experiment:
@@ -94,7 +98,7 @@ class Grid:
 
     def tables(self) -> dict[str, Any]:
         """As JSON values."""
-        return {
+        return ({} if self.base is None else {"base": self.base}) | {
             "format": FORMAT,
             "contenders": {label: one.tables() for label, one in self.contenders.items()},
             "seeds": list(self.seeds),
@@ -181,6 +185,7 @@ def read_grid(folder: Path) -> Grid:
         plugins=tuple(found["plugins"]),
         target=found["target"],
         span_samples=found["span_samples"],
+        base=found.get("base"),
     )
 
 

@@ -45,7 +45,7 @@ def identity(cell: Cell) -> Row:
         "task": task.name,
         "task_spec": experiment.task,
         "data": task.source,
-        "metric": task.metric,
+        "metric": objective_of(task, experiment.objective).metric,
         "mixer": experiment.mixer,
         "label": cell.label,
         "length": cell.length,
@@ -115,7 +115,7 @@ def final_scores(folder: Path, experiment: Experiment, outcome: Outcome) -> Row:
     def scored(rows: Any) -> Score:
         source = Ordered(rows=rows, batch_size=training.batch)
         given = {"precision": training.precision, "seed": training.seed}
-        return score(model, source, objective_of(task), **given)
+        return score(model, source, objective_of(task, experiment.objective), **given)
 
     test = scored(task.load("test"))
     write_groups(folder, test)

@@ -1,4 +1,8 @@
-"""The process of one cell, as the grid sees it: started, watched, ended, and what came of it."""
+"""The process of a cell, as the grid sees it: started, watched, ended, and what came of it.
+
+Cells may also share a process, one after the other: `cell` is then the one at work, `rest` those
+behind it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +30,22 @@ class CellProcess:
     """A running cell; it ends when we do, because its input is a pipe from us."""
 
     def __init__(
-        self, cell: Cell, folder: Path, job: dict[str, Any], *, jobs: int, seconds: float | None
+        self,
+        cell: Cell,
+        folder: Path,
+        job: dict[str, Any],
+        *,
+        jobs: int,
+        seconds: float | None,
+        behind: Sequence[tuple[Cell, dict[str, Any]]] = (),
     ) -> None:
-        self.cell, self.limit = cell, seconds
-        self.folder = folder / "cells" / cell.name
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for name in ("result.json", "facts.json"):
-            (self.folder / name).unlink(missing_ok=True)
-        write_json(self.folder / "job.json", job)
-        self.began = time.monotonic()
-        self.asked_at: float | None = None  # when it was told to end, past its limit
+        self.limit, self.home = seconds, folder / "cells"
+        self.rest = [other for other, _ in behind]
+        folders = [self._prepare(*own) for own in ((cell, job), *behind)]
+        self._turn(cell)
         with (self.folder / "log.txt").open("ab") as log:
             self.process = subprocess.Popen(
-                [*COMMAND, str(self.folder)],
+                [*COMMAND, *map(str, folders)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -45,9 +53,31 @@ class CellProcess:
                 start_new_session=True,  # a Ctrl-C reaches us alone, and we pass it on
             )
 
+    def _prepare(self, cell: Cell, job: dict[str, Any]) -> Path:
+        folder = self.home / cell.name
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("result.json", "facts.json"):
+            (folder / name).unlink(missing_ok=True)
+        write_json(folder / "job.json", job)
+        return folder
+
+    def _turn(self, cell: Cell) -> None:
+        """This cell is at work from now on."""
+        self.cell, self.folder = cell, self.home / cell.name
+        self.began = time.monotonic()
+        self.asked_at: float | None = None  # when it was told to end, past its limit
+
+    def passed(self) -> list[tuple[Cell, dict[str, Any]]]:
+        """Cells that left a result since the last look, but for the last one, and the results."""
+        found = []
+        while self.rest and (result := read_json(self.folder / "result.json")) is not None:
+            found.append((self.cell, result))
+            self._turn(self.rest.pop(0))
+        return found
+
     @property
     def elapsed(self) -> float:
-        """Seconds since it was started."""
+        """Seconds since its cell was begun."""
         return time.monotonic() - self.began
 
     def ended(self) -> bool:

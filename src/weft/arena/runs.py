@@ -11,25 +11,46 @@ from weft.arena.tables import changed
 from weft.arena.tasks import TASKS, Split
 from weft.errors import WeftError
 from weft.mixers import MIXERS
-from weft.objectives import OBJECTIVES, CausalLM, Classify, Head, Match, Objective
+from weft.objectives import (
+    OBJECTIVES,
+    CausalLM,
+    Classify,
+    Head,
+    Match,
+    Objective,
+    SequenceToSequence,
+)
 from weft.registry import suggest
 from weft.training.curriculum import Phase, changed_mixer
 from weft.training.run import Run, Stage
 from weft.training.settings import Settings
 from weft.training.source import Ordered, Shuffled, Source
 
-_OBJECTIVES = {"classify": Classify(), "match": Match(), "language": CausalLM()}
+_OBJECTIVES = {
+    "classify": Classify(),
+    "match": Match(),
+    "language": CausalLM(),
+    "translate": SequenceToSequence(),
+}
 
 
-def objective_of(task: Any) -> Objective:
-    """What the task's own models learn and are scored by."""
-    return _OBJECTIVES[task.kind]
+def objective_of(task: Any, spec: str = "") -> Objective:
+    """What an experiment's `objective` says, or else what the task's own models learn."""
+    return OBJECTIVES.parse(spec) if spec else _OBJECTIVES[task.kind]
 
 
 def model_of(experiment: Experiment) -> Any:
     """The config of the model that the task is scored with."""
     task = TASKS.parse(experiment.task)
-    return _model(experiment, task, MIXERS.parse(experiment.mixer), objective_of(task))
+    objective = objective_of(task, experiment.objective)
+    return _model(experiment, task, MIXERS.parse(experiment.mixer), objective)
+
+
+def baselines_of(experiment: Experiment) -> dict[str, float]:
+    """The task's, where they are in the metric that the experiment is scored by."""
+    task = TASKS.parse(experiment.task)
+    same = objective_of(task, experiment.objective).metric == task.metric
+    return task.baselines() if same else {}
 
 
 def run_of(experiment: Experiment) -> Run:
@@ -56,7 +77,7 @@ def _stage(experiment: Experiment, phase: Phase, settings: Settings) -> Stage:
     if phase.model is not None:
         model = changed(experiment.model, phase.model, "phase.model")
         experiment = dataclasses.replace(experiment, model=model)
-    objective = OBJECTIVES.parse(phase.objective) if phase.objective else objective_of(task)
+    objective = objective_of(task, phase.objective or experiment.objective)
     return Stage(
         model=_model(experiment, task, mixer, objective),
         objective=objective,
@@ -92,5 +113,11 @@ def _phase_task(spec: str, phase: Phase) -> Any:
 
 def _model(experiment: Experiment, task: Any, mixer: Any, objective: Objective) -> Any:
     setting = experiment.model
-    head = Head(classes=task.classes or 2, pool=setting.pool, hidden=setting.head_hidden)
+    head = Head(
+        classes=task.classes or 2,
+        pool=setting.pool,
+        hidden=setting.head_hidden,
+        tied=setting.tied,
+        output=setting.head_output(),
+    )
     return objective.build(setting.trunk(task, mixer), head)

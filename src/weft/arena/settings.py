@@ -1,6 +1,7 @@
 """Settings files: one TOML file says what is trained and how, or what is compared.
 
     mixer = "longformer(window=129)"         # what `weft train` trains
+    objective = "permuted_lm"                # what it learns; left out: what the task asks for
 
     [task]
     spec = "listops(length=512)"
@@ -14,6 +15,9 @@
     [mixers]                                 # what `weft compare --recipe` compares
     full = "full"
     bigbird = {mixer = "bigbird(block=64)", model = {heads = 1}, training = {lr = 5e-4}}
+    [[modification]]                         # what `weft ablate` tries, see weft.arena.ablate
+    name = "RMSNorm"
+    model = {norm = "rms"}
 
 A setting that is left out has its default; one that does not exist is refused.
 """
@@ -34,11 +38,15 @@ from weft.arena.model import ModelSetting
 from weft.arena.tables import Table, changed, made, settings_of, to_toml
 from weft.errors import WeftError
 from weft.mixers import MIXERS
+from weft.objectives import OBJECTIVES
 from weft.registry import suggest
 from weft.training.curriculum import Phase
 from weft.training.settings import Settings
 
-_SECTIONS = ("task", "mixer", "model", "training", "phase", "mixers", "unfused")
+_SECTIONS = (
+    *("task", "mixer", "objective", "model", "training", "phase", "mixers", "modification"),
+    "unfused",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +55,7 @@ class Experiment:
 
     task: str
     mixer: str = "full"
+    objective: str = ""  # what is learned and scored; "": the task's own
     model: ModelSetting = field(default_factory=ModelSetting)
     training: Settings = field(default_factory=Settings)
     phases: tuple[Phase, ...] = ()
@@ -56,6 +65,8 @@ class Experiment:
         """Plain values, as a settings file has them; `experiment` reads them back."""
         found: Table = {"mixer": self.mixer, "task": {"spec": self.task}}
         found |= {"model": settings_of(self.model), "training": settings_of(self.training)}
+        if self.objective:
+            found["objective"] = self.objective
         if self.phases:
             found["phase"] = [settings_of(phase) for phase in self.phases]
         if self.unfused:
@@ -86,6 +97,7 @@ def experiment(tables: Table) -> Experiment:
     return Experiment(
         task=_task(tables),
         mixer=_mixer(tables.get("mixer", "full")),
+        objective=_objective(tables.get("objective", "")),
         model=made(ModelSetting, tables.get("model", {}), "model"),
         training=made(Settings, tables.get("training", {}), "training"),
         phases=tuple(made(Phase, phase, "phase") for phase in phases),
@@ -108,6 +120,13 @@ def recipe(tables: Table) -> Recipe:
 def _contender(base: Experiment, label: str, entry: Any) -> Experiment:
     entry = {"mixer": entry} if isinstance(entry, str) else entry
     where = f"mixers.{label}"
+    if isinstance(entry, dict):
+        entry = {"mixer": label, **entry}
+    return modified(base, entry, where)
+
+
+def modified(base: Experiment, entry: Any, where: str) -> Experiment:
+    """The experiment with another mixer, and other settings of model and training."""
     if not isinstance(entry, dict):
         raise WeftError(f"{where} is a mechanism or a table; got {entry!r}")
     known = ("mixer", "model", "training")
@@ -116,7 +135,7 @@ def _contender(base: Experiment, label: str, entry: Any) -> Experiment:
             raise WeftError(f"[{where}] has no setting {key!r}; {suggest(key, known)}")
     return dataclasses.replace(
         base,
-        mixer=_mixer(entry.get("mixer", label)),
+        mixer=_mixer(entry.get("mixer", base.mixer)),
         model=changed(base.model, entry.get("model", {}), f"{where}.model"),
         training=changed(base.training, entry.get("training", {}), f"{where}.training"),
     )
@@ -124,6 +143,11 @@ def _contender(base: Experiment, label: str, entry: Any) -> Experiment:
 
 def read_settings(source: str | Path, changes: Sequence[str] = ()) -> Recipe:
     """A settings file, or one of weft's recipes by name; `changes` such as training.steps=100."""
+    return recipe(read_tables(source, changes))
+
+
+def read_tables(source: str | Path, changes: Sequence[str] = ()) -> Table:
+    """The tables of a settings file, or of one of weft's recipes by name."""
     path = Path(source)
     if path.suffix == ".toml" or path.exists():
         try:
@@ -136,7 +160,7 @@ def read_settings(source: str | Path, changes: Sequence[str] = ()) -> Recipe:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as cause:
         raise WeftError(f"{source} is no TOML: {cause}") from cause
-    return recipe(with_changes(tables, changes))
+    return with_changes(tables, changes)
 
 
 def recipes() -> list[str]:
@@ -195,6 +219,13 @@ def _mixer(spec: Any) -> str:
     if not isinstance(spec, str):
         raise WeftError(f'a mixer is a spec such as "longformer(window=129)"; got {spec!r}')
     return str(MIXERS.parse(spec))
+
+
+def _objective(spec: Any) -> str:
+    """The spec string, as the objective itself writes it; "" for the task's own."""
+    if not isinstance(spec, str):
+        raise WeftError(f'an objective is a spec such as "masked_lm(rate=0.2)"; got {spec!r}')
+    return str(OBJECTIVES.parse(spec)) if spec else ""
 
 
 def write_experiment(folder: Path, one: Experiment) -> None:

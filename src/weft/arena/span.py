@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.layers.projection import Projections
+from weft.models import EncoderDecoder
 from weft.objectives.batch import Batch
 from weft.rows import Row
 
@@ -38,6 +39,8 @@ def required_spans(
     model: nn.Module, examples: Any, *, samples: int = 128, seed: int = 0, device: Any = "cpu"
 ) -> list[Row]:
     """A row for each layer and head: layer, head, span, samples, queries; none without values."""
+    if isinstance(model.config.trunk, EncoderDecoder):
+        return []  # who looks how far, in two sequences at once, is another question
     model = model.to(device).eval()
     draw = np.random.default_rng(seed)
     chosen = draw.permutation(len(examples))[:samples]

@@ -12,7 +12,18 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from weft.cli import bench, compare, mixers, pattern, report, tasks, train
+from weft.cli import (
+    ablate,
+    bench,
+    compare,
+    generate,
+    mixers,
+    pattern,
+    quantise,
+    report,
+    tasks,
+    train,
+)
 from weft.cli import eval as evaluation
 from weft.errors import WeftError
 
@@ -56,8 +67,11 @@ def _every_verb(
 
 
 app.command("compare")(compare.compare)
+app.command("ablate")(ablate.ablate)
 app.command("train")(train.train)
 app.command("eval")(evaluation.evaluate)
+app.command("generate")(generate.generate)
+app.command("quantise")(quantise.quantise)
 app.command("mixers")(mixers.mixers)
 app.command("pattern")(pattern.pattern)
 app.command("tasks")(tasks.tasks)

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from weft.cli.bench_decode import decode
+
 app = typer.Typer(no_args_is_help=True, help="Measure speed and memory on this machine.")
 
 
@@ -79,7 +81,7 @@ def attention(
     from weft.cli.screen import console
     from weft.report import append, bench_table, to_rich
 
-    wanted = _whole_numbers(lengths, "lengths")
+    wanted = whole_numbers(lengths, "lengths")
     device, dtype = _defaults(device, dtype)
     setting = Setting(
         device=device,
@@ -94,7 +96,7 @@ def attention(
         cases=chosen, setting=setting, lengths=wanted, rounds=rounds, graph=graph, memory=memory
     )
     found: list[dict[str, Any]] = []
-    with _progress(bench):
+    with progress(bench):
         for rows in bench.run():
             found += rows
             if out is not None:
@@ -106,7 +108,11 @@ def attention(
     _plot(found, out, plot, screen)
 
 
-def _whole_numbers(text: str, option: str) -> list[int]:
+app.command("decode")(decode)
+
+
+def whole_numbers(text: str, option: str) -> list[int]:
+    """`1024,4096` -> [1024, 4096]."""
     try:
         found = [int(part.replace("_", "")) for part in text.split(",")]
     except ValueError:
@@ -129,7 +135,7 @@ def _defaults(device: Device | None, dtype: Precision | None) -> tuple[str, str]
 
 
 @contextmanager
-def _progress(bench: Any) -> Iterator[None]:
+def progress(bench: Any) -> Iterator[None]:
     """A bar on stderr while the benchmark runs."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -176,6 +176,7 @@ def _changes(wanted: dict[str, Any]) -> list[str]:
 
 def _show(out: Path, screen: Any) -> None:
     """The tables, and where the report is."""
+    from weft.cli.screen import rich_table
     from weft.report import write_report
     from weft.report.arena_tables import cost_table, failure_table, score_table
     from weft.report.run_folder import read_run
@@ -185,24 +186,6 @@ def _show(out: Path, screen: Any) -> None:
     found = summarised(run)
     for grid in (score_table(found), cost_table(found), failure_table(run)):
         if grid.rows:
-            screen.print(_rich(grid))
+            screen.print(rich_table(grid))
     report = write_report(out)
     screen.print(f"report: {report}", markup=False, soft_wrap=True)
-
-
-def _rich(grid: Any) -> Any:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    styles = {"best": "bold", "second": "underline", "faint": "dim"}
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", caption=grid.caption or None)
-    for place, name in enumerate(grid.header):
-        number = any(row[place].number for row in grid.rows)
-        table.add_column(name, justify="right" if number else "left")
-    for at, row in enumerate(grid.rows):
-        if at in grid.sections:
-            table.add_section()
-            table.add_row(Text(grid.sections[at], style="italic"))
-        table.add_row(*(Text(cell.text, style=styles.get(cell.mark, "")) for cell in row))
-    return table

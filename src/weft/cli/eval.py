@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from weft.cli.bench import Device
+from weft.errors import WeftError
 
 
 class Split(StrEnum):
@@ -27,6 +28,10 @@ def evaluate(
     device: Annotated[
         Device | None, typer.Option(help="Default: cuda where there is one, else cpu.")
     ] = None,
+    exit_: Annotated[
+        str | None,
+        typer.Option("--exit", help='Let rows leave early: "patience(6)", "conformal(0.05)".'),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="The score as a JSON object.")] = False,
     plugin: Annotated[
         list[str] | None, typer.Option(help="A module that registers mixers or tasks of yours.")
@@ -34,7 +39,7 @@ def evaluate(
 ) -> None:
     """Score a run's model, beside rules that read next to nothing."""
     from weft.arena.grid import plugged
-    from weft.arena.runs import objective_of, split_of
+    from weft.arena.runs import baselines_of, objective_of, split_of
     from weft.arena.settings import read_experiment
     from weft.arena.tasks import TASKS
     from weft.models import load
@@ -48,10 +53,19 @@ def evaluate(
     outcome = Record(run).outcome()
     folder = run / ("best" if outcome is None else outcome.model)
     model = load(folder, device_named(device.value if device else "auto"))
+    if exit_ is not None:
+        from weft.arena.exits import exit_score
+
+        if split is Split.valid:
+            raise WeftError("a rule of early exit is fitted on valid, so score it on test or train")
+        splits = [split_of(experiment, name) for name in ("valid", split.value)]
+        early = exit_score(model, exit_, *splits, precision=experiment.training.precision)
+        _show_exits(early, split.value, json)
+        return
     found = score(
         model,
         split_of(experiment, split.value),
-        objective_of(task),
+        objective_of(task, experiment.objective),
         precision=experiment.training.precision,
     )
     if json:
@@ -63,5 +77,17 @@ def evaluate(
     for group in found.groups:
         typer.echo(f"  {group.name}: {group.accuracy:.4f} of {group.count:,}")
     if split is Split.test:
-        for name, value in task.baselines().items():
+        for name, value in baselines_of(experiment).items():
             typer.echo(f"  {name} (nothing learned): {value:.4f}")
+
+
+def _show_exits(found: Any, split: str, json: bool) -> None:
+    """What leaving early gives and saves."""
+    if json:
+        from json import dumps
+
+        typer.echo(dumps({"split": split, "metric": "accuracy", **found.row()}))
+        return
+    typer.echo(f"{split} accuracy {found.score:.4f} on {found.count:,} items, by {found.exit}")
+    typer.echo(f"  all layers: {found.full:.4f}; answered alike: {found.agreement:.4f}")
+    typer.echo(f"  layers run: {found.layers:.2f} of {found.of} on average")

@@ -32,3 +32,22 @@ def scaled(value: float, unit: str) -> str:
 def percent(share: float) -> str:
     """A share as a percentage with three digits: 0.0123 -> '1.23%'."""
     return f"{100 * share:.3g}%"
+
+
+def rich_table(grid: Any) -> Any:
+    """A table of a report, for a terminal."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    styles = {"best": "bold", "second": "underline", "faint": "dim"}
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", caption=grid.caption or None)
+    for place, name in enumerate(grid.header):
+        number = any(row[place].number for row in grid.rows)
+        table.add_column(name, justify="right" if number else "left")
+    for at, row in enumerate(grid.rows):
+        if at in grid.sections:
+            table.add_section()
+            table.add_row(Text(grid.sections[at], style="italic"))
+        table.add_row(*(Text(cell.text, style=styles.get(cell.mark, "")) for cell in row))
+    return table

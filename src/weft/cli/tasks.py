@@ -166,6 +166,7 @@ def _predicts(found: dict[str, Any]) -> str:
         "classify": "one of {classes} classes from up to {length:,} tokens",
         "match": "one of {classes} classes from two documents of up to {length:,} tokens",
         "language": "each token from those before it, in windows of {length:,}",
+        "translate": "a sequence for each sequence",
     }[found["kind"]]
     return f"{what.format_map(found)}, {found['vocab']:,} ids"
 

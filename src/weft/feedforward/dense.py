@@ -1,61 +1,54 @@
-"""The plain feed-forward: two matrices with an activation between them.
+"""The plain feed-forward: two matrices with an activation between them, or three with a gate.
 
-    y = act(x W1 + b1) W2 + b2,    W1 (c, expansion·c),  W2 (expansion·c, c)
+    y = act(x W1 + b1) W2 + b2,              W1 (c, h),  W2 (h, c)
+    y = (act(x W + b) ∘ (x V + b')) W2 + b2  where `activation` names a gate: glu, geglu, swiglu ...
 
-Dropout acts on the hidden units. `gelu` is x·Φ(x); `gelu_tanh` is its tanh form, as in GPT-2.
-Time O(n·expansion·c²), parameters 2·expansion·c² (and biases); nothing is kept while decoding.
+`hidden` is h as given, for gates too; `two_thirds` is the width of equal parameters. Dropout acts
+on the hidden units. Time O(n·c·h), parameters 2·c·h, or 3·c·h with a gate (and biases); nothing is
+kept while decoding.
 
-Paper: Vaswani et al. 2017, section 3.3 (relu, expansion 4), https://arxiv.org/abs/1706.03762
-Differs from it: the activation is a choice, gelu by default.
+Paper: Vaswani et al. 2017, section 3.3 (relu, h = 4·c), https://arxiv.org/abs/1706.03762; gates:
+Shazeer 2020, https://arxiv.org/abs/2002.05202
+Differs from them: the activation is a choice, gelu by default; gates have biases if the rest has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.errors import WeftError
-from weft.feedforward.base import FEEDFORWARDS, FeedForward
-from weft.registry import suggest
+from weft.feedforward.activations import (
+    ACTIVATIONS,
+    GATES,
+    activation_of,
+    check_width,
+    width,
+)
+from weft.feedforward.base import FEEDFORWARDS, FeedForward, Traits
+from weft.layers.projection import side_by_side
 
-
-def squared_relu(x: Tensor) -> Tensor:
-    """max(0, x)² (So et al. 2021, Primer, https://arxiv.org/abs/2109.08668)."""
-    return F.relu(x).square()
-
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
-    "silu": F.silu,
-    "elu": F.elu,
-    "selu": F.selu,
-    "sigmoid": F.sigmoid,
-    "softplus": F.softplus,
-    "squared_relu": squared_relu,
-}
+__all__ = ["ACTIVATIONS", "Dense", "DenseFeedForward"]
 
 
 @FEEDFORWARDS.register("dense")
 @dataclass(frozen=True, kw_only=True)
 class Dense:
-    """Two matrices and an activation."""
+    """Two matrices and an activation, or three and a gate."""
 
-    activation: str = "gelu"
+    activation: str = "gelu"  # or a gate
     expansion: float = 4  # hidden units per channel
+    hidden: int | None = None  # hidden units; None: expansion · dim
+
+    traits = Traits(
+        summary="two matrices and an activation, or three and a gate",
+        paper="Vaswani et al. 2017, https://arxiv.org/abs/1706.03762",
+        parameters="2·c·h (3·c·h with a gate)",
+        time="2·c·h (3·c·h)",
+    )
 
     def __post_init__(self) -> None:
-        if self.activation not in ACTIVATIONS:
-            raise WeftError(
-                f"no activation named {self.activation!r}; {suggest(self.activation, ACTIVATIONS)}"
-            )
-        if not self.expansion > 0:
-            raise WeftError(f"expansion is hidden units per channel, above 0; got {self.expansion}")
+        check_width(self.activation, self.expansion, self.hidden)
 
     def build(self, dim: int, dropout: float = 0.0, bias: bool = True) -> DenseFeedForward:
         """The module for this width."""
@@ -63,17 +56,23 @@ class Dense:
 
 
 class DenseFeedForward(FeedForward):
-    """act(x W1 + b1) W2 + b2."""
+    """act(x W1 + b1) W2 + b2, or with a gate."""
 
     def __init__(self, config: Dense, dim: int, dropout: float, bias: bool) -> None:
         super().__init__()
         self.config = config
-        self.activation = ACTIVATIONS[config.activation]
-        hidden = max(1, round(config.expansion * dim))
+        self.activation = activation_of(config.activation)
+        hidden = width(config.expansion, config.hidden, dim)
         self.to_hidden = nn.Linear(dim, hidden, bias=bias)
+        self.to_gate = nn.Linear(dim, hidden, bias=bias) if config.activation in GATES else None
         self.dropout = nn.Dropout(dropout)
         self.to_out = nn.Linear(hidden, dim, bias=bias)
 
     def forward(self, x: Tensor, *, valid: Tensor | None = None) -> Tensor:
         """(b, n, c) -> (b, n, c)."""
-        return self.to_out(self.dropout(self.activation(self.to_hidden(x))))
+        if self.to_gate is None:
+            hidden = self.activation(self.to_hidden(x))
+        else:
+            gate, value = side_by_side(x, (self.to_gate, self.to_hidden))
+            hidden = self.activation(gate) * value
+        return self.to_out(self.dropout(hidden))

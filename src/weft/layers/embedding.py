@@ -10,6 +10,10 @@ https://arxiv.org/abs/1706.03762); it works at any length, a learned table at mo
 around the k-th of `bumps` levels spread evenly over the scale, as wide as they are apart. Near
 levels are then embedded alike, and a few rows learn what a table would learn level by level.
 
+`factor` makes the table narrow and widens its rows, W F[id], which saves parameters where the
+vocabulary is large (Lan et al. 2019, ALBERT, https://arxiv.org/abs/1909.11942). `cutoffs` give
+frequent tokens wide rows and rare ones narrow rows (`weft.layers.adaptive_table`).
+
 Registers are learned vectors in front of every sequence, which the model removes again at the end:
 the global tokens of ETC and BigBird-ETC, or a CLS token. They carry no position of their own.
 
@@ -23,6 +27,7 @@ ours √2.
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,6 +36,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.errors import WeftError
+from weft.layers.adaptive_table import AdaptiveTable
+from weft.layers.clusters import Clusters
 
 INITIAL_STD = 1.0
 
@@ -44,8 +51,14 @@ class Embedding:
     positions: Literal["none", "sinusoidal", "learned"] = "none"
     bumps: int | None = None  # ids are levels on a scale: embedded by bumps instead of a table
     registers: int = 0  # learned tokens put in front of each sequence
+    factor: int | None = None  # width of the table, whose rows are then widened; None: the model's
+    cutoffs: tuple[int, ...] = ()  # adaptive input: first ranks of the clusters after the first
+    shrink: int = 4  # each cluster is so many times narrower than the one before
+    frequent: tuple[int, ...] = ()  # ids that come first in rank; the others in order of id
 
     def __post_init__(self) -> None:
+        for name in ("cutoffs", "frequent"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         if (self.vocab is None) == (self.channels is None):
             raise WeftError(
                 "inputs are token ids (vocab=...) or vectors (channels=...), exactly one of them; "
@@ -68,6 +81,28 @@ class Embedding:
             )
         if self.registers < 0:
             raise WeftError(f"registers counts learned tokens, 0 or more; got {self.registers}")
+        self._check_table()
+
+    def _check_table(self) -> None:
+        chosen = [self.bumps is not None, self.factor is not None, bool(self.cutoffs)]
+        if sum(chosen) > 1 or (any(chosen) and self.vocab is None):
+            raise WeftError(
+                "tokens are embedded by bumps, by a factorised table or by an adaptive one, one of "
+                f"them; got bumps={self.bumps}, factor={self.factor}, cutoffs={self.cutoffs}, "
+                f"vocab={self.vocab}"
+            )
+        if self.factor is not None and self.factor < 1:
+            raise WeftError(f"factor is the width of the table, at least 1; got {self.factor}")
+        if self.frequent and not self.cutoffs:
+            raise WeftError("frequent orders the tokens of clusters; give cutoffs, or drop it")
+        if self.cutoffs:
+            self.clusters()
+
+    def clusters(self) -> Clusters:
+        """Which tokens stand in which cluster of an adaptive input."""
+        return Clusters(
+            vocab=self.vocab, cutoffs=self.cutoffs, shrink=self.shrink, frequent=self.frequent
+        )
 
     def build(self, dim: int, length: int | None = None) -> Embedder:
         """The module for this width; `length` is the longest sequence, for learned positions."""
@@ -80,8 +115,12 @@ class Embedder(nn.Module):
     def __init__(self, config: Embedding, dim: int, length: int | None) -> None:
         super().__init__()
         self.config, self.dim, self.length = config, dim, None
-        if config.vocab is not None and config.bumps is None:
-            self.table = nn.Parameter(_normal(config.vocab, dim))
+        if config.cutoffs:
+            self.clusters = AdaptiveTable(config.clusters(), dim)
+        elif config.vocab is not None and config.bumps is None:
+            self.table = nn.Parameter(_normal(config.vocab, config.factor or dim))
+            if config.factor is not None:
+                self.waist = nn.Parameter(_normal(dim, config.factor) * config.factor**-0.5)
         else:
             inputs = config.bumps or config.channels
             self.linear = nn.Linear(inputs, dim)
@@ -110,10 +149,7 @@ class Embedder(nn.Module):
             # Reading the extremes would stall a GPU at every call; there the kernel itself asserts.
             if ids.device.type == "cpu" and not torch.compiler.is_compiling():
                 self.check_ids(ids)
-            if self.config.bumps is None:
-                embedded = F.embedding(ids.long(), self.table)  # (b, n, c)
-            else:
-                embedded = self.linear(self.heights(ids))  # (b, n, c)
+            embedded = self.rows(ids.long())  # (b, n, c)
         if self.config.positions == "none":
             return embedded
         if valid is None:
@@ -126,6 +162,27 @@ class Embedder(nn.Module):
             # Padding may be longer than the table: only real tokens count.
             self.check_length(start + (x.shape[1] if valid is None else int(valid.sum(1).max())))
         return embedded + self.positions[index]
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """What stands for these tokens, without positions: (b, n) -> (b, n, c)."""
+        if self.config.cutoffs:
+            return self.clusters(ids)
+        if self.config.bumps is not None:
+            return self.linear(self.heights(ids))
+        rows = F.embedding(ids, self.table)  # (b, n, factor or c)
+        return rows if self.config.factor is None else F.linear(rows, self.waist)
+
+    def share(self, other: Embedder) -> None:
+        """Take the token tables of another embedder for one's own."""
+        kind = operator.attrgetter("vocab", "bumps", "factor", "cutoffs", "shrink", "frequent")
+        if kind(self.config) != kind(other.config):
+            raise WeftError(
+                "embeddings that share their tokens are of one kind; "
+                f"got {self.config} and {other.config}"
+            )
+        for name in ("table", "waist", "clusters", "linear"):
+            if hasattr(other, name):
+                setattr(self, name, getattr(other, name))
 
     def heights(self, ids: Tensor) -> Tensor:
         """How high each bump is at these levels: (b, n) -> (b, n, bumps)."""

@@ -2,6 +2,7 @@
 
     layer:  (x − mean(x)) / √(var(x) + ε) · g + b      Ba et al. 2016, https://arxiv.org/abs/1607.06450
     rms:    x / √(mean(x²) + ε) · g                    Zhang, Sennrich 2019, https://arxiv.org/abs/1910.07467
+    none:   x                                          with residual connections that need none
 
 Place "pre" is x + f(norm(x)), with one more norm after the last sublayer; "post" is
 norm(x + f(x)), with one more norm on the embedding (as BERT), because nothing else would bring the
@@ -23,13 +24,13 @@ from weft.errors import WeftError
 class Norm:
     """Which normalisation, and where; statistics are taken in float32 or wider."""
 
-    kind: Literal["layer", "rms"] = "layer"
+    kind: Literal["layer", "rms", "none"] = "layer"
     place: Literal["pre", "post"] = "pre"
     eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        if self.kind not in ("layer", "rms"):
-            raise WeftError(f"a norm's kind is 'layer' or 'rms'; got kind={self.kind!r}")
+        if self.kind not in ("layer", "rms", "none"):
+            raise WeftError(f"a norm's kind is 'layer', 'rms' or 'none'; got kind={self.kind!r}")
         if self.place not in ("pre", "post"):
             raise WeftError(f"a norm's place is 'pre' or 'post'; got place={self.place!r}")
         if not self.eps > 0:
@@ -37,4 +38,6 @@ class Norm:
 
     def build(self, dim: int) -> nn.Module:
         """The module for this width: (..., c) -> (..., c)."""
+        if self.kind == "none":
+            return nn.Identity()
         return (nn.LayerNorm if self.kind == "layer" else nn.RMSNorm)(dim, eps=self.eps)

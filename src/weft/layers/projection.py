@@ -2,33 +2,74 @@
 
 Grouped: h query heads share g key heads, query head a reads key head a // (h / g)
 (Ainslie et al. 2023, https://arxiv.org/abs/2305.13245); g = 1 is multi-query attention.
+
+A projection is a choice of the frame, by config: `dense` here, the sparse ones in
+`layers/multiplicative.py`. Its module offers
+
+    qkv(x), q(x), k(x), v(x)      a whole sequence (b, n, c) -> (b, heads, n, d)
+    out(y)                        (b, heads, n, d) -> (b, n, c); without an output matrix, heads
+                                  side by side are the result
+    start(batch), step(x, memory), keys(x, memory), memory_size
+                                  decoding: what it remembers of earlier tokens; dense: nothing
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from weft.errors import WeftError
 from weft.kernels.joint import joined
+from weft.registry import Registry
+
+PROJECTIONS = Registry("projection")
 
 # On a GPU, this many tokens make one wide product faster than several narrow ones.
 _WIDE = 1024
 
 
+@PROJECTIONS.register("dense")
+@dataclass(frozen=True, kw_only=True)
+class DenseProjection:
+    """A matrix each for queries, keys, values and the output."""
+
+    out: bool = True  # an output matrix follows
+
+    neighbours: ClassVar[bool] = False  # whether it reads tokens beside the one it projects
+
+    def build(self, frame: Any) -> Projections:
+        """The module inside this frame."""
+        sizes = frame.dim, frame.heads, frame.kv_heads, frame.head_dim, frame.bias
+        return Projections(*sizes, out=self.out)
+
+
 class Projections(nn.Module):
     """W_q, W_k, W_v and W_o; `q`, `k`, `v` give (b, heads, n, d), `out` returns to (b, n, c)."""
 
-    def __init__(self, dim: int, heads: int, kv_heads: int, head_dim: int, bias: bool) -> None:
+    memory_size = 0  # numbers per batch row that `step` remembers
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        bias: bool,
+        *,
+        out: bool = True,
+        linear: Callable[[int, int, bool], nn.Module] = nn.Linear,
+    ) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
-        self.to_q = nn.Linear(dim, heads * head_dim, bias=bias)
-        self.to_k = nn.Linear(dim, kv_heads * head_dim, bias=bias)
-        self.to_v = nn.Linear(dim, kv_heads * head_dim, bias=bias)
-        self.to_out = nn.Linear(heads * head_dim, dim, bias=bias)
+        inner, kv = heads * head_dim, kv_heads * head_dim
+        self.to_q, self.to_k, self.to_v = (linear(dim, width, bias) for width in (inner, kv, kv))
+        self.to_out = output_matrix(inner, dim, bias, out)
 
     def qkv(self, x: Tensor) -> list[Tensor]:
         """q (b, h, n, d), k and v (b, g, n, d) of one sequence."""
@@ -50,6 +91,30 @@ class Projections(nn.Module):
     def out(self, y: Tensor) -> Tensor:
         """(b, h, n, d) -> (b, n, c)."""
         return self.to_out(join_heads(y))
+
+    def start(self, batch: int) -> Tensor | None:
+        """What is remembered before the first token; None: nothing ever is."""
+        return None
+
+    def step(self, x: Tensor, memory: Tensor | None) -> tuple[list[Tensor], Tensor | None]:
+        """q, k and v of the next tokens (b, n, c), and the memory after them."""
+        return self.qkv(x), None
+
+    def keys(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """k and v of the next tokens (b, n, c), and the memory after them."""
+        return self.k(x), self.v(x), None
+
+
+def output_matrix(inner: int, dim: int, bias: bool, wanted: bool) -> nn.Module:
+    """The matrix behind the heads; without it they have to be as wide as the model."""
+    if wanted:
+        return nn.Linear(inner, dim, bias=bias)
+    if inner != dim:
+        raise WeftError(
+            f"without an output matrix the heads side by side are the result: heads · head_dim "
+            f"= {inner} has to be dim = {dim}; set out=true, or change the heads"
+        )
+    return nn.Identity()
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

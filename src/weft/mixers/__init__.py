@@ -1,5 +1,6 @@
 """Token mixers, one file per mechanism; importing this package registers all of them."""
 
+from weft.layers.multiplicative import Multiplicative, MultiplicativeConv
 from weft.mixers.adaptive_span import AdaptiveSpan
 from weft.mixers.axial import Axial
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, Mixer, State, Traits
@@ -12,6 +13,7 @@ from weft.mixers.compressive import Compressive
 from weft.mixers.dynamic_convolution import DynamicConvolution
 from weft.mixers.entmax import Entmax
 from weft.mixers.etc import ETC
+from weft.mixers.evolved_convolution import EvolvedConvolution
 from weft.mixers.fnet import FNet
 from weft.mixers.full import Full
 from weft.mixers.gru import GRU
@@ -59,6 +61,7 @@ __all__ = [
     "Compressive",
     "DynamicConvolution",
     "Entmax",
+    "EvolvedConvolution",
     "FNet",
     "Frame",
     "Full",
@@ -69,6 +72,8 @@ __all__ = [
     "Longformer",
     "MemoryCompressed",
     "Mixer",
+    "Multiplicative",
+    "MultiplicativeConv",
     "Nystromformer",
     "OwnPattern",
     "Perceiver",

@@ -15,18 +15,21 @@ the loss (`penalties(model)` sums it over a model), `advance(step)` follows an o
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from weft.errors import Unsupported, WeftError
 from weft.layers.padding import left_align, restore
+from weft.layers.penalty import penalties
 from weft.layers.positions import build_positions
-from weft.layers.projection import Projections
+from weft.layers.projection import PROJECTIONS, DenseProjection
+from weft.layers.state import State
 from weft.registry import Registry
+
+__all__ = ["MIXERS", "AttentionMixer", "Frame", "Mixer", "State", "Traits", "penalties"]
 
 MIXERS = Registry("mixer")
 
@@ -63,11 +66,19 @@ class Frame:
     dropout: float = 0.0
     bias: bool = True
     seed: int = 0
+    projection: Any = field(default_factory=DenseProjection)  # or a spec: "multiplicative"
 
     def __post_init__(self) -> None:
-        for field in ("dim", "heads"):
-            if getattr(self, field) < 1:
-                raise WeftError(f"{field} is at least 1; got {field}={getattr(self, field)}")
+        if isinstance(self.projection, str):
+            object.__setattr__(self, "projection", PROJECTIONS.parse(self.projection))
+        if not hasattr(self.projection, "neighbours"):
+            raise WeftError(
+                f"projection is one of {', '.join(PROJECTIONS)}, or its config; "
+                f"got {self.projection!r}"
+            )
+        for name in ("dim", "heads"):
+            if getattr(self, name) < 1:
+                raise WeftError(f"{name} is at least 1; got {name}={getattr(self, name)}")
         if self.head_dim is None:
             if self.dim % self.heads:
                 raise WeftError(
@@ -86,36 +97,19 @@ class Frame:
             raise WeftError(f"dropout is in [0, 1); got {self.dropout}")
 
 
-@dataclass
-class State:
-    """What a decoder remembers of one layer; subclasses add tensors whose first axis is batch."""
-
-    position: int = 0  # tokens consumed so far
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors by field name."""
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
-
-    def size(self) -> int:
-        """Numbers kept per batch row."""
-        return sum(tensor[0].numel() for tensor in self.tensors().values())
-
-    def select(self, rows: Tensor) -> State:
-        """The state of these batch rows, in this order (for beams and finished rows)."""
-        picked = {name: tensor[rows] for name, tensor in self.tensors().items()}
-        return dataclasses.replace(self, **picked)
-
-
 class Mixer(nn.Module):
     """Mixes tokens: every output row is a function of the rows of x it may read."""
 
     # Names of further (b, n) tensors that `forward` takes and `mix` receives beside the tokens.
     marks: tuple[str, ...] = ()
+    # Which projections of the frame it takes: none, since it has its own; those that project each
+    # token by itself; or all, since its state hands on what they remember.
+    projections: Literal["none", "tokenwise", "all"] = "none"
 
     def __init__(self, config: Any, frame: Frame) -> None:
         super().__init__()
         self.config, self.frame = config, frame
+        self._check_projection()
         traits = config.traits
         if frame.causal and not traits.causal:
             able = [name for name in MIXERS if MIXERS[name]().traits.causal]
@@ -155,8 +149,15 @@ class Mixer(nn.Module):
             return self.mix(x, None, context, context_valid, **marks)
         _check_valid("valid", valid, x)
         aligned, real, order = left_align(x, valid)
+        aligned = self.cleared(aligned, real)
         marks = {name: mark.gather(1, order) for name, mark in marks.items()}
         return restore(self.mix(aligned, real, context, context_valid, **marks), order, valid)
+
+    def cleared(self, x: Tensor, valid: Tensor | None) -> Tensor:
+        """x (b, n, c) with zeros as padding, where projections would read it; real tokens first."""
+        if valid is None or self.frame.causal or not self.frame.projection.neighbours:
+            return x
+        return x.masked_fill(~valid[..., None], 0.0)
 
     def mix(
         self,
@@ -189,6 +190,10 @@ class Mixer(nn.Module):
         """
         raise self._cannot_stream()
 
+    def absorb(self, x: Tensor, state: State) -> State:
+        """The state after new tokens (b, n, c) whose outputs no one asks for; consumes the old."""
+        return self.step(x, state)[1]
+
     def state_size(self, tokens: int) -> int:
         """Numbers per batch row that the state holds after this many tokens."""
         raise self._cannot_stream()
@@ -214,6 +219,21 @@ class Mixer(nn.Module):
             f"{self.config.name} does not stream: "
             f"{self.config.traits.note or 'its output reads later tokens'}"
         )
+
+    def _check_projection(self) -> None:
+        wanted = self.frame.projection
+        if isinstance(wanted, DenseProjection) and wanted.out:
+            return
+        if self.projections == "none":
+            raise Unsupported(
+                f"{self.config.name} has projections of its own; got projection={wanted}; "
+                "use projection='dense'"
+            )
+        if wanted.neighbours and self.projections != "all":
+            raise Unsupported(
+                f"{self.config.name} projects each token by itself, and {wanted.name} reads its "
+                "neighbours; use projection='multiplicative' or 'dense'"
+            )
 
     def _check_marks(self, marks: dict[str, Tensor], x: Tensor) -> None:
         for name, mark in marks.items():
@@ -241,11 +261,11 @@ class Mixer(nn.Module):
 class AttentionMixer(Mixer):
     """Projections, heads, positions and output around a core that maps q, k, v to values."""
 
+    projections = "tokenwise"
+
     def __init__(self, config: Any, frame: Frame) -> None:
         super().__init__(config, frame)
-        self.project = Projections(
-            frame.dim, frame.heads, frame.kv_heads, frame.head_dim, frame.bias
-        )
+        self.project = frame.projection.build(frame)
         self.positions = build_positions(frame.positions, frame.heads, frame.head_dim)
 
     def mix(
@@ -269,7 +289,7 @@ class AttentionMixer(Mixer):
         context_valid: Tensor | None = None,
     ) -> Tensor:
         """Project, attend by the plain equation, project back. Real tokens stand first."""
-        q, k, v = self.heads(x, context)
+        q, k, v = self.heads(self.cleared(x, valid), context)
         keys_valid = valid if context is None else context_valid
         y = self.plain_attention(q, k, v, keys_valid, crossing=context is not None)
         return self.project.out(y)
@@ -280,8 +300,17 @@ class AttentionMixer(Mixer):
         """q (b, h, n, d), k and v (b, g, m, d), positions applied; x begins at index `start`."""
         if context is not None:
             return self.project.q(x), self.project.k(context), self.project.v(context)
-        q, k, v = self.project.qkv(x)
-        index = torch.arange(start, start + x.shape[1], device=x.device)
+        return self._turned(*self.project.qkv(x), start)
+
+    def next_heads(
+        self, x: Tensor, state: State
+    ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor | None]]:
+        """q, k, v of the tokens (b, n, c) behind a state, and what the next state takes over."""
+        projected, memory = self.project.step(x, state.memory)
+        return *self._turned(*projected, state.position), {"memory": memory}
+
+    def _turned(self, q: Tensor, k: Tensor, v: Tensor, start: int) -> tuple[Tensor, Tensor, Tensor]:
+        index = torch.arange(start, start + q.shape[2], device=q.device)
         return self.positions.rotate(q, index), self.positions.rotate(k, index), v
 
     def attention(
@@ -300,13 +329,6 @@ class AttentionMixer(Mixer):
     def dropout(self) -> float:
         """Attention dropout now: 0 outside training."""
         return self.frame.dropout if self.training else 0.0
-
-
-def penalties(model: nn.Module) -> Tensor | None:
-    """The penalties of all mixers inside a model, summed; None where no mixer has one."""
-    found = [m.penalty() for m in model.modules() if isinstance(m, Mixer)]
-    given = [penalty for penalty in found if penalty is not None]
-    return torch.stack(given).sum() if given else None
 
 
 def _check_sequence(name: str, x: Tensor, dim: int) -> None:

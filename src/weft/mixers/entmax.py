@@ -28,7 +28,7 @@ from weft.kernels.bias import dense_bias
 from weft.kernels.dense import expand_heads
 from weft.kernels.entmax import CLOSEST, entmax
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.pattern_mixer import PatternAttention
+from weft.mixers.pattern_mixer import KeyValueState, PatternAttention
 from weft.patterns import Causal, Full
 
 
@@ -104,11 +104,11 @@ class EntmaxAttention(PatternAttention):
         weights = F.dropout(weights, self.dropout) if self.dropout else weights
         return weights.to(v.dtype) @ v
 
-    def _from_cache(self, q: Tensor, k: Tensor, v: Tensor, start: int, kept: object) -> Tensor:
+    def _from_cache(self, q: Tensor, start: int, state: KeyValueState) -> Tensor:
         """New queries over all keys so far."""
         i = torch.arange(start, start + q.shape[2], device=q.device)[:, None]
-        j = torch.arange(k.shape[2], device=q.device)
-        return self.normalised(q, k, v, j <= i, (i, j))
+        j = torch.arange(state.k.shape[2], device=q.device)
+        return self.normalised(q, state.k, state.v, j <= i, (i, j))
 
     def plain_scores(
         self, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, biased: bool = True

@@ -74,6 +74,8 @@ class LinearTransformerState(State):
 class LinearTransformerAttention(AttentionMixer):
     """φ(q)·S / (φ(q)·z + ε) around shared projections."""
 
+    projections = "all"
+
     def __init__(self, config: LinearTransformer, frame: Frame) -> None:
         super().__init__(config, frame)
         if self.positions.biased:
@@ -114,22 +116,25 @@ class LinearTransformerAttention(AttentionMixer):
             position=0,
             values=like.new_zeros(batch, g, d, d, dtype=work),
             weights=like.new_zeros(batch, g, d, dtype=work),
+            memory=self.project.start(batch),
         )
 
     def step(self, x: Tensor, state: LinearTransformerState) -> tuple[Tensor, State]:
         """One token as a recurrence, several through the chunked form."""
         if not self.frame.causal:
             raise self._cannot_stream()
-        q, k, v = self.heads(x, start=state.position)
+        q, k, v, rest = self.next_heads(x, state)
         q, k, sums = elu_features(q), elu_features(k), Sums(state.values, state.weights)
         if x.shape[1] == 1:
             y, sums = linear_step(q, k, v, sums, eps=self.config.eps)
         else:
             y, sums = causal_linear_attention(q, k, v, sums=sums, eps=self.config.eps)
-        return self.project.out(y), LinearTransformerState(state.position + x.shape[1], *sums)
+        now = state.position + x.shape[1]
+        return self.project.out(y), LinearTransformerState(now, *sums, **rest)
 
     def state_size(self, tokens: int) -> int:
         """The same at any length."""
         if not self.frame.causal:
             raise self._cannot_stream()
-        return self.frame.kv_heads * self.frame.head_dim * (self.frame.head_dim + 1)
+        sums = self.frame.kv_heads * self.frame.head_dim * (self.frame.head_dim + 1)
+        return sums + self.project.memory_size

@@ -233,7 +233,7 @@ class LongformerAttention(PatternAttention):
         real = x.new_ones(b, n, dtype=torch.bool) if valid is None else valid
         if is_global is None:
             is_global = (torch.arange(n, device=x.device) < self.config.global_first).expand(b, n)
-        q, k, v = self.heads(x)
+        q, k, v = self.heads(self.cleared(x, valid))
         seen = mask(self.local, n, heads=self.frame.heads, device=x.device)  # (h, n, n)
         seen = (seen | is_global[:, None, None, :]) & real[:, None, None, :]  # (b, h, n, n)
         out = self.plain_scores(q, k, v, seen)

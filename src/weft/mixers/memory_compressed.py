@@ -73,6 +73,8 @@ class MemoryCompressedState(State):
 class MemoryCompressedAttention(AttentionMixer):
     """softmax(q·[null, conv(k)]) [null, conv(v)] around shared projections."""
 
+    projections = "all"
+
     def __init__(self, config: MemoryCompressed, frame: Frame) -> None:
         super().__init__(config, frame)
         if self.positions.biased:
@@ -135,12 +137,13 @@ class MemoryCompressedAttention(AttentionMixer):
         self._need_causal()
         f = self.frame
         none = self.project.to_k.weight.new_zeros(batch, f.kv_heads, 0, f.head_dim)
-        return MemoryCompressedState(0, none, none, none, none)
+        memory = self.project.start(batch)
+        return MemoryCompressedState(0, none, none, none, none, memory=memory)
 
     def step(self, x: Tensor, state: MemoryCompressedState) -> tuple[Tensor, State]:
         """Blocks that end within x become slots."""
         self._need_causal()
-        q, k, v = self.heads(x, start=state.position)
+        q, k, v, handed_on = self.next_heads(x, state)
         k, v = torch.cat((state.open_k, k), dim=2), torch.cat((state.open_v, v), dim=2)
         end = k.shape[2] - k.shape[2] % self.config.width
         slots_k = torch.cat((state.slots_k, self.compress_k(k[:, :, :end])), dim=2)
@@ -148,13 +151,15 @@ class MemoryCompressedAttention(AttentionMixer):
         y = self.causal(q, slots_k, slots_v, state.position)
         rest = k[:, :, end:].clone(), v[:, :, end:].clone()
         position = state.position + x.shape[1]
-        return self.project.out(y), MemoryCompressedState(position, slots_k, slots_v, *rest)
+        after = MemoryCompressedState(position, slots_k, slots_v, *rest, **handed_on)
+        return self.project.out(y), after
 
     def state_size(self, tokens: int) -> int:
         """Whole blocks as slots, the rest as tokens."""
         self._need_causal()
         width = self.config.width
-        return 2 * self.frame.kv_heads * self.frame.head_dim * (tokens // width + tokens % width)
+        cached = 2 * self.frame.kv_heads * self.frame.head_dim * (tokens // width + tokens % width)
+        return cached + self.project.memory_size
 
     def _need_causal(self) -> None:
         if not self.frame.causal:

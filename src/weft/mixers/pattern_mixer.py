@@ -8,17 +8,21 @@ can still read, and no others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from weft.kernels.attend import attend
 from weft.kernels.bias import dense_bias
 from weft.kernels.dense import dense_attention
 from weft.kernels.numbered import number
+from weft.layers.cache import append
 from weft.mixers.base import AttentionMixer, Frame, State
 from weft.patterns import Full, Pattern
 from weft.patterns.derive import keeps, mask
@@ -31,6 +35,28 @@ class KeyValueState(State):
     k: Tensor | None = None  # (b, g, m, d)
     v: Tensor | None = None  # (b, g, m, d)
     kept: np.ndarray | None = None  # (m,) positions, ascending
+    # The memory that k and v are the front of; a state that was stepped from has none.
+    room: tuple[Tensor | None, ...] = field(default=(None, None), kw_only=True, repr=False)
+
+    def extend(self, k: Tensor, v: Tensor, position: int) -> KeyValueState:
+        """The state with more keys and values (b, g, n, d), up to `position`."""
+        # A second extension of this state finds no room, so it copies and both stay whole.
+        (k_room, v_room), self.room = self.room, (None, None)
+        (k, k_room), (v, v_room) = append(k_room, self.k, k), append(v_room, self.v, v)
+        kept = np.concatenate((self.kept, np.arange(self.position, position)))
+        return KeyValueState(position, k, v, kept, room=(k_room, v_room))
+
+    def only(self, needed: np.ndarray) -> KeyValueState:
+        """The state without the keys that are not needed (m,)."""
+        if needed.all():
+            return self
+        index = torch.as_tensor(np.flatnonzero(needed), device=self.k.device)
+        k, v = self.k.index_select(2, index), self.v.index_select(2, index)
+        return KeyValueState(self.position, k, v, self.kept[needed], memory=self.memory)
+
+    def select(self, rows: Tensor) -> KeyValueState:
+        """The state of these batch rows, in this order."""
+        return dataclasses.replace(super().select(rows), room=(None, None))
 
 
 class PatternAttention(AttentionMixer):
@@ -40,6 +66,7 @@ class PatternAttention(AttentionMixer):
     """
 
     marks = ("segments",)
+    projections = "all"
 
     def __init__(self, config: Any, frame: Frame, pattern: Pattern) -> None:
         super().__init__(config, frame)
@@ -90,42 +117,62 @@ class PatternAttention(AttentionMixer):
             raise self._cannot_stream()
         weight = self.project.to_k.weight
         empty = weight.new_zeros(batch, self.frame.kv_heads, 0, self.frame.head_dim)
-        return KeyValueState(0, empty, empty, np.zeros(0, dtype=np.int64))
+        none = np.zeros(0, dtype=np.int64)
+        return KeyValueState(0, empty, empty, none, memory=self.project.start(batch))
 
     def step(self, x: Tensor, state: KeyValueState) -> tuple[Tensor, KeyValueState]:
         """Attend from the new tokens to what is kept and to each other."""
-        q, k, v = self.heads(x, start=state.position)
-        k, v = torch.cat((state.k, k), dim=2), torch.cat((state.v, v), dim=2)
-        now = state.position + x.shape[1]
-        kept = np.concatenate((state.kept, np.arange(state.position, now)))
+        q, k, v, rest = self.next_heads(x, state)
+        after = state.extend(k, v, state.position + x.shape[1])
         if state.position:
-            out = self._from_cache(q, k, v, state.position, kept)
+            out = self._from_cache(q, state.position, after)
         else:  # a prompt, which may be long
             out = self.attention(q, k, v, None, crossing=False)
-        needed = self.needed(kept, now)
-        if not needed.all():
-            index = torch.as_tensor(np.flatnonzero(needed), device=x.device)
-            k, v, kept = k.index_select(2, index), v.index_select(2, index), kept[needed]
-        return self.project.out(out), KeyValueState(now, k, v, kept)
+        return self.project.out(out), self._pruned(after, **rest)
+
+    def absorb(self, x: Tensor, state: KeyValueState) -> KeyValueState:
+        """Keys and values of the new tokens, and no queries."""
+        now = state.position + x.shape[1]
+        index = torch.arange(state.position, now, device=x.device)
+        k, v, memory = self.project.keys(x, state.memory)
+        after = state.extend(self.positions.rotate(k, index), v, now)
+        return self._pruned(after, memory=memory)
+
+    def _pruned(self, state: KeyValueState, memory: Tensor | None) -> KeyValueState:
+        """The state without keys that no later query reads."""
+        state.memory = memory
+        return state.only(self.needed(state.kept, state.position))
 
     def state_size(self, tokens: int) -> int:
         """Keys and values of the positions that a later query can read."""
         if not self.frame.causal or self.pattern.needs_length:
             raise self._cannot_stream()
         count = int(self.needed(np.arange(tokens), tokens).sum())
-        return 2 * count * self.frame.kv_heads * self.frame.head_dim
+        cached = 2 * count * self.frame.kv_heads * self.frame.head_dim
+        return cached + self.project.memory_size
 
     def needed(self, positions: np.ndarray, now: int) -> np.ndarray:
         """Which positions a query at `now` or later reads in some head."""
-        heads = {self.pattern.head(a, self.frame.heads) for a in range(self.frame.heads)}
-        return np.logical_or.reduce([keeps(each, positions, now) for each in heads])
+        each = dict.fromkeys(_by_head(self.pattern, self.frame.heads))
+        return np.logical_or.reduce([keeps(pattern, positions, now) for pattern in each])
 
-    def _from_cache(self, q: Tensor, k: Tensor, v: Tensor, start: int, kept: np.ndarray) -> Tensor:
-        """q (b, h, n, d) at positions start.. over kept keys (b, g, m, d)."""
-        heads = self.frame.heads
-        i = torch.arange(start, start + q.shape[2], device=q.device)[:, None]
-        j = torch.as_tensor(kept, device=q.device)[None, :]
-        each = [self.pattern.head(a, heads) for a in range(heads)]
-        allowed = torch.stack([pattern.sees(i, j) for pattern in each])  # (h, n, m)
-        bias = dense_bias(self.positions.at, heads, i, j) if self.positions.biased else None
-        return dense_attention(q, k, v, mask=allowed, bias=bias)[0]
+    def _from_cache(self, q: Tensor, start: int, state: KeyValueState) -> Tensor:
+        """q (b, h, n, d) at positions start.. over the keys of a state (b, g, m, d)."""
+        heads, k, v = self.frame.heads, state.k, state.v
+        i, j = torch.arange(start, start + q.shape[2])[:, None], torch.as_tensor(state.kept)[None]
+        each = _by_head(self.pattern, heads)
+        seen = {pattern: pattern.sees(i, j) for pattern in dict.fromkeys(each)}
+        allowed = torch.stack([seen[pattern] for pattern in each])  # (h, n, m)
+        if self.positions.biased:
+            bias = dense_bias(self.positions.at, heads, i.to(q.device), j.to(q.device))
+            return dense_attention(q, k, v, mask=allowed.to(q.device), bias=bias)[0]
+        if allowed.all():
+            return F.scaled_dot_product_attention(q, k, v, enable_gqa=q.shape[1] != k.shape[1])
+        return dense_attention(q, k, v, mask=allowed.to(q.device))[0]
+
+
+@lru_cache(maxsize=256)
+def _by_head(pattern: Pattern, heads: int) -> tuple[Pattern, ...]:
+    """The pattern of each head; one alone where all are the same."""
+    each = tuple(pattern.head(a, heads) for a in range(heads))
+    return each[:1] if len(set(each)) == 1 else each

@@ -103,6 +103,8 @@ class PerformerState(State):
 class PerformerAttention(AttentionMixer):
     """φ(q)·S / φ(q)·z around shared projections."""
 
+    projections = "all"
+
     def __init__(self, config: Performer, frame: Frame) -> None:
         super().__init__(config, frame)
         if self.positions.biased:
@@ -221,26 +223,29 @@ class PerformerAttention(AttentionMixer):
             values=like.new_zeros(batch, g, f, d, dtype=work),
             weights=like.new_zeros(batch, g, f, dtype=work),
             top=top if self.config.kernel == "softmax" else None,
+            memory=self.project.start(batch),
         )
 
     def step(self, x: Tensor, state: PerformerState) -> tuple[Tensor, State]:
         """One token as a recurrence, several through the chunked form."""
         if not self.frame.causal:
             raise self._cannot_stream()
-        q, k, v = self.heads(x, start=state.position)
+        q, k, v, rest = self.next_heads(x, state)
         q, k, decay, top = self.causal_features(q, k, state.top)
         sums = Sums(state.values, state.weights)
         run = linear_step if x.shape[1] == 1 else causal_linear_attention
         y, sums = run(q, k, v, sums=sums, log_decay=decay, eps=TINY)
         top = top if top is None else top.clone()
-        return self.project.out(y), PerformerState(state.position + x.shape[1], *sums, top)
+        now = state.position + x.shape[1]
+        return self.project.out(y), PerformerState(now, *sums, top, **rest)
 
     def state_size(self, tokens: int) -> int:
         """The same at any length."""
         if not self.frame.causal:
             raise self._cannot_stream()
         each = self.features * (self.frame.head_dim + 1)
-        return self.frame.kv_heads * (each + (self.config.kernel == "softmax"))
+        sums = self.frame.kv_heads * (each + (self.config.kernel == "softmax"))
+        return sums + self.project.memory_size
 
 
 def scaled(x: Tensor) -> Tensor:

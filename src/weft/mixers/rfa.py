@@ -100,6 +100,8 @@ class RFAState(State):
 class RFAAttention(AttentionMixer):
     """Random Fourier features of unit vectors around shared projections."""
 
+    projections = "all"
+
     def __init__(self, config: RFA, frame: Frame) -> None:
         super().__init__(config, frame)
         if self.positions.biased:
@@ -173,6 +175,7 @@ class RFAAttention(AttentionMixer):
         context_valid: Tensor | None = None,
     ) -> Tensor:
         """The matrix of kernel values, with gates times what is left of each key."""
+        x = self.cleared(x, valid)
         q, k, v = (expand_heads(y, self.frame.heads) for y in self.heads(x, context))
         work = torch.promote_types(q.dtype, torch.float32)
         w = expand_heads((self.directions.weight * self.scale)[None], q.shape[1])[0].to(work)
@@ -203,24 +206,26 @@ class RFAAttention(AttentionMixer):
             position=0,
             values=like.new_zeros(batch, g, f, d, dtype=work),
             weights=like.new_zeros(batch, g, f, dtype=work),
+            memory=self.project.start(batch),
         )
 
     def step(self, x: Tensor, state: RFAState) -> tuple[Tensor, State]:
         """One token as a recurrence, several through the chunked form."""
         if not self.frame.causal:
             raise self._cannot_stream()
-        q, k, v = self.heads(x, start=state.position)
+        q, k, v, rest = self.next_heads(x, state)
         q, k, decay = self.features(q), *self.gated(self.features(k), x)
         run = linear_step if x.shape[1] == 1 else causal_linear_attention
         sums = Sums(state.values, state.weights)
         y, sums = run(q, k, v, sums=sums, log_decay=decay, eps=0.0, floor=self.config.floor)
-        return self.project.out(y), RFAState(state.position + x.shape[1], *sums)
+        return self.project.out(y), RFAState(state.position + x.shape[1], *sums, **rest)
 
     def state_size(self, tokens: int) -> int:
         """The same at any length."""
         if not self.frame.causal:
             raise self._cannot_stream()
-        return self.frame.kv_heads * 2 * self.config.features * (self.frame.head_dim + 1)
+        sums = self.frame.kv_heads * 2 * self.config.features * (self.frame.head_dim + 1)
+        return sums + self.project.memory_size
 
 
 def _left(g: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ class DecoderState:
     """What a decoder remembers: one state for each sublayer that keeps one, and the context."""
 
     layers: list[State | None]
-    context: Tensor | None = None  # (b, m, c)
+    context: Tensor | None = None  # (b, m, c), or (b, reads, m, c)
     context_valid: Tensor | None = None  # (b, m)
     position: int = 0  # tokens consumed so far, registers not counted
 
@@ -106,7 +106,7 @@ class DecoderModule(Trunk):
 
     def state_size(self, tokens: int) -> int:
         """Numbers per batch row that the mixers' states hold after this many tokens."""
-        return sum(mixer.state_size(tokens + self.registers) for mixer in self.stack.mixers)
+        return self.stack.state_size(tokens + self.registers)
 
     def _advance(self, embedded: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         given = Given(None, state.context, state.context_valid)
@@ -115,7 +115,7 @@ class DecoderModule(Trunk):
 
     def _check_context(self, context: Tensor | None) -> None:
         order = self.config.stack.order
-        if "c" in order and context is None:
+        if self.stack.reads and context is None:
             raise WeftError(f"order {order!r} has 'c' sublayers, which read a context; give one")
-        if "c" not in order and context is not None:
+        if not self.stack.reads and context is not None:
             raise WeftError(f"order {order!r} has no 'c' sublayers, so no one reads the context")

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from weft.errors import WeftError
 from weft.layers.embedding import Embedding
+from weft.models.order import CROSSING, count
 from weft.models.registry import MODELS
 from weft.models.stack import Stack
 
@@ -47,15 +48,21 @@ class Trunk(nn.Module):
         context_valid: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The registers (b, g, c) and the tokens (b, n, c) after the stack; padding yields 0."""
+        entered, everything = self.begin(x, valid)
+        y = self.stack(entered, valid=everything, context=context, context_valid=context_valid)
+        return self.end(y, valid)
+
+    def begin(self, x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """What enters the stack, registers in front: (b, g + n, c), and which of it is real."""
         embedded = self.embedding(x, valid=valid)  # (b, n, c)
-        everything = valid
         if self.registers:
             embedded = torch.cat((self.register_rows(len(x)), embedded), dim=1)
             if valid is not None:
-                everything = torch.cat((valid.new_ones(len(x), self.registers), valid), dim=1)
-        y = self.stack(
-            self.enter(embedded), valid=everything, context=context, context_valid=context_valid
-        )
+                valid = torch.cat((valid.new_ones(len(x), self.registers), valid), dim=1)
+        return self.enter(embedded), valid
+
+    def end(self, y: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The registers (b, g, c) and the tokens (b, n, c) of what left the stack."""
         registers, tokens = y[:, : self.registers], y[:, self.registers :]
         if valid is not None:
             tokens = tokens.masked_fill(~valid[..., None], 0.0)  # (b, n, c)
@@ -79,9 +86,9 @@ class Encoder:
     stack: Stack
 
     def __post_init__(self) -> None:
-        if "c" in self.stack.order:
+        if count(self.stack.order, CROSSING):
             raise WeftError(
-                "an encoder has no context, so its order has no 'c' sublayers; "
+                "an encoder has no context, so its order has no 'c' or 'p' sublayers; "
                 f"got {self.stack.order!r}. Decoder and EncoderDecoder read one"
             )
 
@@ -100,6 +107,13 @@ class EncoderModule(Trunk):
 
     def __init__(self, config: Encoder) -> None:
         super().__init__(config, causal=False)
+
+    def states(self, x: Tensor, *, valid: Tensor | None = None) -> list[Tensor]:
+        """What enters the first layer and what leaves each, before the last norm: (b, n, c)."""
+        entered, everything = self.begin(x, valid)
+        taps: list[Tensor] = []
+        self.stack(entered, valid=everything, taps=taps)
+        return [tap[:, self.registers :] for tap in taps]
 
     def forward(self, x: Tensor, *, valid: Tensor | None = None) -> Tensor:
         """(b, n, c), 0 at padding; `valid` (b, n) is True where a token is real."""

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from weft.errors import WeftError
 from weft.models.decoder import Decoder
 from weft.models.encoder import Encoder
+from weft.models.order import CROSSING, count
 from weft.models.registry import MODELS
 
 Pool = Literal["mean", "max", "first", "last", "attention"]
@@ -40,7 +41,7 @@ class Classifier:
     hidden: int | None = None  # units of a hidden layer before the classes; None: no such layer
 
     def __post_init__(self) -> None:
-        _check_head(self, self.trunk)
+        check_head(self, self.trunk)
 
     def build(self) -> ClassifierModule:
         """The module."""
@@ -58,7 +59,7 @@ class Matcher:
     hidden: int | None = None  # units of the hidden layer; None: as wide as the trunk
 
     def __post_init__(self) -> None:
-        _check_head(self, self.trunk)
+        check_head(self, self.trunk)
 
     def build(self) -> MatcherModule:
         """The module."""
@@ -72,8 +73,8 @@ class ClassifierModule(nn.Module):
         super().__init__()
         self.config = config
         self.trunk = config.trunk.build()
-        self.pool = _build_pool(config)
-        self.head = _head(self.pool.width, config.hidden, config.classes)
+        self.pool = build_pool(config)
+        self.head = scoring_head(self.pool.width, config.hidden, config.classes)
 
     def forward(self, x: Tensor, *, valid: Tensor | None = None) -> Tensor:
         """(b, classes), before any softmax."""
@@ -87,8 +88,9 @@ class MatcherModule(nn.Module):
         super().__init__()
         self.config = config
         self.trunk = config.trunk.build()
-        self.pool = _build_pool(config)
-        self.head = _head(4 * self.pool.width, config.hidden or config.trunk.dim, config.classes)
+        self.pool = build_pool(config)
+        hidden = config.hidden or config.trunk.dim
+        self.head = scoring_head(4 * self.pool.width, hidden, config.classes)
 
     def forward(
         self,
@@ -136,8 +138,11 @@ class Pooling(nn.Module):
         """Read and pool."""
         if x.shape[1] == 0:
             raise WeftError(f"a document has at least one token; got {tuple(x.shape)}")
-        registers, tokens = trunk.read(x, valid=valid)
-        if self.pool == "first" and trunk.registers:
+        return self.of(*trunk.read(x, valid=valid), valid)
+
+    def of(self, registers: Tensor, tokens: Tensor, valid: Tensor | None) -> Tensor:
+        """Registers (b, g, c), tokens (b, n, c), valid (b, n) -> (b, width)."""
+        if self.pool == "first" and registers.shape[1]:
             return registers[:, 0]
         return self.pooled(tokens, valid)
 
@@ -165,12 +170,14 @@ class AttentionPooling(Pooling):
         return (weights.mT @ tokens).flatten(1)  # (b, 4 c)
 
 
-def _build_pool(config: Any) -> Pooling:
+def build_pool(config: Any) -> Pooling:
+    """The pooling that the config of a head asks for."""
     dim = config.trunk.dim
     return AttentionPooling(dim) if config.pool == "attention" else Pooling(config.pool, dim)
 
 
-def _head(inputs: int, hidden: int | None, classes: int) -> nn.Module:
+def scoring_head(inputs: int, hidden: int | None, classes: int) -> nn.Module:
+    """(b, inputs) -> (b, classes), with a hidden layer or without."""
     if hidden is None:
         layers = [nn.Linear(inputs, classes)]
     else:
@@ -181,10 +188,11 @@ def _head(inputs: int, hidden: int | None, classes: int) -> nn.Module:
     return nn.Sequential(*layers)
 
 
-def _check_head(config: Any, trunk: Any) -> None:
+def check_head(config: Any, trunk: Any) -> None:
+    """Refuse what a head cannot stand on."""
     if not isinstance(trunk, Encoder | Decoder):
         raise WeftError(f"the trunk is an Encoder or a Decoder; got {trunk!r}")
-    if "c" in trunk.stack.order:
+    if count(trunk.stack.order, CROSSING):
         raise WeftError(
             f"this head has no context for 'c' sublayers; got order {trunk.stack.order!r}"
         )

@@ -1,29 +1,27 @@
 """Language models: scores over the vocabulary at every position.
 
-    scores = trunk(ids) Eᵀ / √c,   E the table of the embedding (tied)
-    scores = trunk(ids) Hᵀ,        H a matrix of its own
+    scores = output(trunk(ids))
 
 On a Decoder it predicts the next token and generates; on an Encoder it fills in masked tokens; on
-an EncoderDecoder it writes a target for a source. A matrix of its own starts as N(0, 0.02).
-
-Paper (tying): Press, Wolf 2016, https://arxiv.org/abs/1608.05859
+an EncoderDecoder it writes a target for a source. The output is a config of `weft.layers.outputs`:
+plain, factorised, adaptive, a mixture. `tied` lets it share the tables of the (decoder's)
+embedding; EncoderDecoder(shares_embedding=True) lets the two inputs share theirs. So all can be
+tied, the inputs only, the decoder's input and output only, or nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.errors import Unsupported, WeftError
+from weft.generate import Decoding
+from weft.layers.outputs import Linear, OutputConfig, TokenLoss
 from weft.models.decoder import Decoder, DecoderState
 from weft.models.encoder import Encoder
 from weft.models.encoder_decoder import EncoderDecoder
-from weft.models.generation import Sampling, generate
 from weft.models.registry import MODELS
 
 
@@ -34,6 +32,7 @@ class LanguageModel:
 
     trunk: Encoder | Decoder | EncoderDecoder
     tied: bool = True  # scores use the table of the embedding
+    output: OutputConfig = field(default_factory=Linear)
 
     def __post_init__(self) -> None:
         if not isinstance(self.trunk, Encoder | Decoder | EncoderDecoder):
@@ -45,28 +44,26 @@ class LanguageModel:
                 "a language model scores tokens, so its embedding has a vocab; "
                 f"got channels={self.trunk.embedding.channels}"
             )
-        if self.tied and self.trunk.embedding.bumps is not None:
-            raise WeftError(
-                "tied scores use the table of the embedding, and one with bumps has none; "
-                "set tied=False"
-            )
+        self.output.check(self.trunk.embedding, self.tied)
 
     def build(self) -> LanguageModelModule:
         """The module."""
         return LanguageModelModule(self)
 
 
-class LanguageModelModule(nn.Module):
+class LanguageModelModule(Decoding, nn.Module):
     """Ids (b, n) -> scores (b, n, vocab)."""
 
     def __init__(self, config: LanguageModel) -> None:
         super().__init__()
         self.config = config
         self.trunk = config.trunk.build()
-        self.head = None
-        if not config.tied:
-            rows = config.trunk.embedding.vocab, config.trunk.dim
-            self.head = nn.Parameter(torch.randn(rows) * 0.02)
+        tied = self.trunk.embedding if config.tied else None
+        output = config.output.build(config.trunk.dim, config.trunk.embedding.vocab, tied)
+        # The name under which a plain output's own matrix is saved.
+        own = isinstance(config.output, Linear) and not config.tied
+        self.head = output.weight if own else None
+        self.output = output
 
     def forward(
         self,
@@ -75,17 +72,26 @@ class LanguageModelModule(nn.Module):
         valid: Tensor | None = None,
         source: Tensor | None = None,
         source_valid: Tensor | None = None,
-    ) -> Tensor:
-        """Scores (b, n, vocab) before the softmax; a source (b, m) for an encoder-decoder."""
-        extra = self._source(source, source_valid)
-        return self.scores(self.trunk(ids, valid=valid, **extra))
+        targets: Tensor | None = None,
+        chosen: Tensor | None = None,
+    ) -> Tensor | TokenLoss:
+        """Scores (b, n, vocab) before the softmax; a source (b, m) for an encoder-decoder.
+
+        With targets (b, n): the loss of each token that is chosen (b, n), not the scores.
+        """
+        hidden = self.trunk(ids, valid=valid, **self._source(source, source_valid))  # (b, n, c)
+        if targets is None:
+            return self.scores(hidden)
+        return self.output.loss(hidden, targets, chosen)
+
+    @property
+    def fused(self) -> bool:
+        """Whether the loss is better asked for (`targets`) than taken from the scores."""
+        return self.config.output.fused
 
     def scores(self, hidden: Tensor) -> Tensor:
         """What the trunk gave (..., c) -> (..., vocab)."""
-        if self.head is not None:
-            return F.linear(hidden, self.head)
-        # Rows of the table are as long as √c, so that they make a stream of unit variance.
-        return F.linear(hidden * hidden.shape[-1] ** -0.5, self.trunk.embedding.table)
+        return self.output.scores(hidden)
 
     def start(
         self, batch: int = 1, *, source: Tensor | None = None, source_valid: Tensor | None = None
@@ -104,31 +110,16 @@ class LanguageModelModule(nn.Module):
         self._check_causal()
         return self.trunk.state_size(tokens)
 
-    def generate(
-        self,
-        ids: Tensor | Sequence[Tensor],
-        max_new_tokens: int,
-        *,
-        temperature: float = 0.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int | None = None,
-        stop: int | Sequence[int] | None = None,
-        source: Tensor | None = None,
-        source_valid: Tensor | None = None,
-    ) -> Tensor | list[Tensor]:
-        """Continue prompts: (b, n) -> (b, n + new), or rows (n,) of any lengths -> a list.
+    def next_scores(self, ids: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        """New ids (b, n) -> scores (b, vocab) after the last of them, and the next state."""
+        hidden, state = self.trunk.step(ids, state)
+        return self.scores(hidden[:, -1]), state
 
-        Temperature 0 takes the best token. Otherwise tokens are drawn from the `top_k` best, or
-        from the smallest set that holds probability `top_p`; each row has its own random numbers,
-        set by `seed` and the row's number alone (without a seed: by torch's global one). A row
-        ends after a token of `stop`, which is kept; in a (b, n + new) result it is repeated.
-        """
+    def check_prompt(self, ids: Tensor, tokens: int) -> None:
+        """Refuse ids outside the vocabulary, and more tokens than there are positions."""
         self._check_causal()
-        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-        ends = {stop} if isinstance(stop, int) else set(stop or ())
-        extra = self._source(source, source_valid)
-        return generate(self, ids, max_new_tokens, sampling, ends, extra)
+        self.trunk.embedding.check_ids(ids)
+        self.trunk.embedding.check_length(tokens)
 
     def _source(self, source: Tensor | None, source_valid: Tensor | None) -> dict[str, Any]:
         if isinstance(self.config.trunk, EncoderDecoder):

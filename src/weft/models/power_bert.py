@@ -7,8 +7,8 @@ Registers (a CLS token) always go on. A token that is dropped keeps the vector i
 has all n. keep = 1 everywhere is an Encoder with full attention.
 
 `extract="soft"` learns how much to keep: the token of rank r is multiplied by w_k[r] in [0, 1], all
-go on, and `penalty()` is to be added to the loss. `hardened()` then makes the model that drops, by
-the shares that were learned.
+go on, and `extraction_loss()`, times a factor, is to be added to the loss. `hardened()` then makes
+the model that drops, by the shares that were learned.
 
 Paper: Goyal et al. 2020, section 3, https://arxiv.org/abs/2001.08950
 Differs from it: shares of the real tokens instead of counts, so that any length and padding work; w
@@ -62,6 +62,11 @@ class PowerBert(Encoder):
                 "power_bert counts what full attention reads: mixer='full', recompute='nothing'; "
                 f"got mixer={stack.mixer}, recompute={stack.recompute!r}"
             )
+        if (stack.residual.name, stack.depth.name) != ("plain", "plain"):
+            raise WeftError(
+                "power_bert adds what attention gives, layer by layer: residual='plain' and "
+                f"depth='plain'; got residual={stack.residual}, depth={stack.depth}"
+            )
         if stack.frame.positions is not None:
             raise WeftError(
                 "tokens that are left stand further apart than their indices say: embed positions "
@@ -96,7 +101,7 @@ class PowerBertModule(EncoderModule):
         count, longest = real.sum(1), real.shape[1]
         real = torch.cat((real.new_ones(len(h), self.registers), real), dim=1)
         everything, where, layer = h, None, 0
-        for sublayer in self.stack.sublayers:
+        for sublayer in self.stack.running:
             if not isinstance(sublayer, SelfSublayer):
                 h = sublayer(h, Given(real))
                 continue
@@ -132,7 +137,7 @@ class PowerBertModule(EncoderModule):
         weight = self.weights[layer].clamp(0.0, 1.0)[bins.clamp(0, self.config.bins - 1)]
         return torch.where((rank < 0) | ~real, 1.0, weight)
 
-    def penalty(self) -> Tensor:
+    def extraction_loss(self) -> Tensor:
         """What soft extraction adds to the loss, times a factor: late layers should keep little."""
         self._needs_soft()
         number = torch.arange(1, len(self.weights) + 1, device=self.weights.device)

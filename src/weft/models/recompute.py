@@ -1,31 +1,41 @@
-"""Recomputing a sublayer exactly as it ran: the same random numbers, precision and buffers.
+"""Recomputing a sublayer exactly as it ran: random numbers, precision, buffers and choices.
 
 Backward can call a sublayer a second time instead of storing its activations. That is the same
-function only if dropout draws the same numbers, autocast is as it was, and buffers that a forward
-updates (running means, cluster centres) hold their old values and are not updated twice.
+function only if dropout draws the same numbers, autocast is as it was, buffers that a forward
+updates (running means, cluster centres) hold their old values and are not updated twice, and
+discrete choices are not made anew (`layers/choice.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from weft.layers.choice import Choices
 from weft.models.sublayer import Given, Sublayer
 
 
 class Moment:
-    """The random state, precision and buffers of now, for running `module` again later."""
+    """The random state, precision and buffers of now, for running `module` again later.
+
+    The run that will be repeated stands inside `record`.
+    """
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
         self.device, self.buffers = device, BufferSnapshot(module)
+        self.choices = Choices(module)
         self.cpu_random = torch.get_rng_state()
         self.cuda_random = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
         self.autocast = torch.is_autocast_enabled(device.type)
         self.autocast_dtype = torch.get_autocast_dtype(device.type)
+
+    def record(self) -> AbstractContextManager[None]:
+        """Keep the choices of the run inside the `with`."""
+        return self.choices.record()
 
     @contextmanager
     def replay(self) -> Iterator[None]:
@@ -34,7 +44,8 @@ class Moment:
         precision = torch.autocast(
             self.device.type, dtype=self.autocast_dtype, enabled=self.autocast
         )
-        with torch.random.fork_rng(devices=cuda), precision, self.buffers.replay():
+        past = _both(self.buffers.replay(), self.choices.replay())
+        with torch.random.fork_rng(devices=cuda), precision, past:
             torch.set_rng_state(self.cpu_random)
             if self.cuda_random is not None:
                 torch.cuda.set_rng_state(self.cuda_random, self.device)
@@ -67,13 +78,21 @@ class BufferSnapshot:
 
 def checkpointed(sublayer: Sublayer, x: Tensor, given: Given) -> Tensor:
     """`sublayer(x, given)`; backward recomputes it from x instead of storing what is inside."""
-    buffers = BufferSnapshot(sublayer)
-    if not buffers.values:
+    buffers, choices = BufferSnapshot(sublayer), Choices(sublayer)
+    if not buffers.values and not choices.kept:
         return checkpoint(sublayer, x, given, use_reentrant=False)
     return checkpoint(
         sublayer,
         x,
         given,
         use_reentrant=False,
-        context_fn=lambda: (nullcontext(), buffers.replay()),
+        context_fn=lambda: (choices.record(), _both(buffers.replay(), choices.replay())),
     )
+
+
+@contextmanager
+def _both(*contexts: AbstractContextManager[None]) -> Iterator[None]:
+    with ExitStack() as inside:
+        for context in contexts:
+            inside.enter_context(context)
+        yield

@@ -7,8 +7,9 @@ Both streams start as the input and end as their mean. Backward rebuilds each su
 its output, so O(n·c) numbers are stored for the whole stack and every sublayer runs twice.
 
 Edge cases: the streams are kept in float32 or wider, because rebuilding by subtraction loses what
-rounding lost; a mechanism with discrete choices (buckets, top-k) may still choose differently at
-an exact tie in the second run. Once differentiable. Norms stand before f.
+rounding lost. What is rebuilt may differ in its last digits: choices that go through
+`layers/choice.py` (those of the sparse feed-forward) are kept and made again, others (buckets,
+top-k) may fall otherwise at a tie in the second run. Once differentiable. Norms stand before f.
 
 Paper: Gomez et al. 2017, https://arxiv.org/abs/1707.04585; for transformers Kitaev et al. 2020,
 section 3, https://arxiv.org/abs/2001.04451
@@ -64,8 +65,10 @@ class _Reversible(torch.autograd.Function):
         ctx.sublayers, ctx.dtype, ctx.moments = sublayers, dtype, []
         ctx.parameters = parameters
         for sublayer in sublayers:
-            ctx.moments.append(Moment(sublayer, a.device))
-            a, b = b, a + sublayer.branch(b.to(dtype), given)
+            moment = Moment(sublayer, a.device)
+            with moment.record():
+                a, b = b, a + sublayer.branch(b.to(dtype), given)
+            ctx.moments.append(moment)
         ctx.save_for_backward(a, b, *given)
         return a, b
 

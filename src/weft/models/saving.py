@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -23,9 +24,13 @@ from weft.errors import WeftError
 from weft.feedforward import FEEDFORWARDS
 from weft.layers.embedding import Embedding
 from weft.layers.norm import Norm
+from weft.layers.outputs import OUTPUTS
 from weft.layers.positions import POSITIONS
+from weft.layers.projection import PROJECTIONS
 from weft.mixers import MIXERS, Frame
+from weft.models.depth import DEPTHS
 from weft.models.registry import MODELS
+from weft.models.residual import RESIDUALS
 from weft.models.stack import Stack
 from weft.registry import suggest, to_dict
 
@@ -37,6 +42,10 @@ _FAMILIES = {
     "cross": MIXERS,
     "feedforward": FEEDFORWARDS,
     "positions": POSITIONS,
+    "projection": PROJECTIONS,
+    "residual": RESIDUALS,
+    "depth": DEPTHS,
+    "output": OUTPUTS,
 }
 _PARTS = {"embedding": Embedding, "stack": Stack, "frame": Frame, "norm": Norm}
 _MODELS = ("trunk", "encoder", "decoder")
@@ -74,14 +83,22 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> nn.Module:
     for name in sorted(_FILES):
         if not (path / name).is_file():
             raise WeftError(f"{path} is no saved model: it has no {name}")
-    settings = json.loads((path / "config.json").read_text())
+    try:
+        settings = json.loads((path / "config.json").read_text())
+    except ValueError as cause:
+        raise WeftError(f"{path / 'config.json'} is no JSON: {cause}") from cause
     if not isinstance(settings, dict) or settings.get("format") != FORMAT:
         raise WeftError(
             f"{path / 'config.json'} is not in format {FORMAT}, which this version reads; "
             f"its keys are {sorted(settings)}"
         )
     model = config_from_dict(settings.get("model", {})).build()
-    found = load_file(path / "model.safetensors")
+    try:
+        found = load_file(path / "model.safetensors")
+    except SafetensorError as cause:
+        raise WeftError(
+            f"{path / 'model.safetensors'} cannot be read, is it cut short? {cause}"
+        ) from cause
     known = _tensors(model)
     _check_same(path, known, found)
     for name, tensor in known.items():

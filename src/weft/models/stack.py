@@ -1,22 +1,26 @@
 """Stacks of sublayers from an order string.
 
     "sfsfsf"     the ordinary transformer: self-mixing, feed-forward, three times
-    "sscff..."   any order: 's' self-mixing, 'c' cross-attention to a context, 'f' feed-forward
-    sandwich(16, 6)   s^6 (sf)^10 f^6, Press et al. 2020, https://arxiv.org/abs/1911.03864
+    "sscff..."   any order of letters (`models/order.py`)
+
+Around them: how branches join the stream (`residual`), how layers are passed through (`depth`) and
+which of them share their parameters (`shared`).
 
 Per-layer settings: `mixer` is one config for every 's', or a tuple with exactly one for each
 (`(A(), B()) * 3` alternates two mechanisms); each mixer also knows its number, `frame.layer`.
+`feedforward` is the same for every 'f' (`(Dense(), Switch()) * 3`: experts at every other layer).
 
-Initialisation: each part sets itself up (matrices as torch.nn.Linear does: U(±1/√inputs)). With
-norms before the sublayers, the matrices that write into the residual stream (`to_out`) are then
-multiplied by 1/√(number of sublayers), so that the stream's variance does not grow with depth
-(GPT-2's rule); after a norm there is nothing to keep small.
+Initialisation: each part sets itself up (matrices as torch.nn.Linear does: U(±1/√inputs)), then
+the residual connection adapts it. With a plain one and norms before the sublayers, the matrices
+that write into the stream (`to_out`) are multiplied by 1/√(number of sublayers), so that its
+variance does not grow with depth (GPT-2's rule); after a norm there is nothing to keep small.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Literal
 
 import torch
@@ -26,22 +30,16 @@ from weft.errors import Unsupported, WeftError
 from weft.feedforward import FEEDFORWARDS, Dense
 from weft.layers.norm import Norm
 from weft.mixers import MIXERS, Frame, Mixer, State
+from weft.models.assemble import build_sublayers, check_shared, tie
+from weft.models.depth import DEPTHS, Every
+from weft.models.order import CROSSING, FEEDING, MIXING, check_order, count, split
 from weft.models.recompute import checkpointed
+from weft.models.residual import RESIDUALS
 from weft.models.reversible import merge, reversible
-from weft.models.sublayer import (
-    CrossSublayer,
-    FeedForwardSublayer,
-    Given,
-    SelfSublayer,
-    Sublayer,
-)
+from weft.models.sublayer import Given, Sublayer
 
-
-def sandwich(layers: int, ends: int) -> str:
-    """The order s^k (sf)^(n−k) f^k of n layers with k = `ends`; letters count as in "sf"·n."""
-    if not 0 <= ends <= layers:
-        raise WeftError(f"a sandwich of {layers} layers has 0 to {layers} ends; got {ends}")
-    return "s" * ends + "sf" * (layers - ends) + "f" * ends
+# Settings that may differ from sublayer to sublayer, and the letters of those sublayers.
+_PER_LAYER = {"mixer": MIXING, "feedforward": FEEDING}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,24 +50,33 @@ class Stack:
     order: str = "sf" * 6
     mixer: Any = "full"  # one config, or a tuple with one for each 's'
     cross: Any = "full"  # for every 'c'
-    feedforward: Any = field(default_factory=Dense)  # for every 'f'
+    feedforward: Any = field(default_factory=Dense)  # one config, or a tuple with one for each 'f'
     norm: Norm = field(default_factory=Norm)
+    residual: Any = "plain"  # how a branch joins the stream: plain, rezero, fixup
+    depth: Any = "plain"  # how layers are passed through: plain, layer_drop, universal
+    shared: int = 0  # groups of layers with the same parameters; 0: each layer has its own
     dropout: float = 0.0  # on the embedding, on what each sublayer adds, inside feed-forwards
+    # Of each 's': its heads, and the number that its mixer knows. None: the frame's; 0, 1, 2 ...
+    heads: tuple[int, ...] | None = None
+    numbers: tuple[int, ...] | None = None
     # What backward computes again instead of storing; "reversible" also changes the function.
     recompute: Literal["nothing", "checkpoint", "reversible"] = "nothing"
 
     def __post_init__(self) -> None:
-        _check_order(self.order)
+        check_order(self.order)
         _parse(self, "mixer", MIXERS)
         _parse(self, "cross", MIXERS)
         _parse(self, "feedforward", FEEDFORWARDS)
-        layers = self.order.count("s")
-        if isinstance(self.mixer, tuple) and len(self.mixer) != layers:
-            raise WeftError(
-                f"order {self.order!r} has {layers} 's' sublayers, so mixer is one config or a "
-                f"tuple of {layers}; got {len(self.mixer)}"
-            )
-        if "c" in self.order and not self.cross.traits.cross:
+        _parse(self, "residual", RESIDUALS)
+        _parse(self, "depth", DEPTHS)
+        for name, letters in _PER_LAYER.items():
+            given, layers = getattr(self, name), count(self.order, letters)
+            if isinstance(given, tuple) and len(given) != layers:
+                raise WeftError(
+                    f"order {self.order!r} has {layers} {letters[0]!r} sublayers, so {name} is one "
+                    f"config or a tuple of {layers}; got {len(given)}"
+                )
+        if count(self.order, CROSSING) and not self.cross.traits.cross:
             able = [name for name in MIXERS if MIXERS[name]().traits.cross]
             raise Unsupported(
                 f"'c' sublayers read a context, and {self.cross.name} cannot; "
@@ -82,7 +89,10 @@ class Stack:
             )
         if not 0.0 <= self.dropout < 1.0:
             raise WeftError(f"dropout is in [0, 1); got {self.dropout}")
+        self.residual.check(self.norm)
+        check_shared(self)
         self._check_recompute()
+        self._check_heads()
 
     def _check_recompute(self) -> None:
         if self.recompute not in ("nothing", "checkpoint", "reversible"):
@@ -95,12 +105,46 @@ class Stack:
                 "a norm after the residual sum cannot be undone, so reversible stacks take "
                 "Norm(place='pre'); got place='post'"
             )
+        if self.recompute == "reversible" and not isinstance(self.depth, Every):
+            raise Unsupported(
+                "a reversible stack passes every layer once, in two streams; set depth='plain' or "
+                f"recompute='checkpoint', got depth={self.depth}"
+            )
+
+    def _check_heads(self) -> None:
+        group = self.frame.heads // self.frame.kv_heads
+        for name in ("heads", "numbers"):
+            given = getattr(self, name)
+            if given is not None and len(given) != len(self.mixers):
+                raise WeftError(
+                    f"{name} has one entry for each of {len(self.mixers)} mixers; got {given}"
+                )
+        if any(h < 1 or h % group for h in self.heads or ()):
+            raise WeftError(
+                f"heads of a layer are multiples of the {group} query heads that share a key head, "
+                f"at least that many; got heads={self.heads}"
+            )
+
+    def framed(self, frame: Frame, layer: int) -> Frame:
+        """The frame of mixer number `layer`: with the heads that it has."""
+        number = layer if self.numbers is None else self.numbers[layer]
+        if self.heads is None:
+            return dataclasses.replace(frame, layer=number)
+        heads = self.heads[layer]
+        shared = heads * frame.kv_heads // frame.heads
+        return dataclasses.replace(frame, layer=number, heads=heads, kv_heads=shared)
 
     @property
     def mixers(self) -> tuple[Any, ...]:
         """One mixer config for each 's'."""
-        same = (self.mixer,) * self.order.count("s")
+        same = (self.mixer,) * count(self.order, MIXING)
         return self.mixer if isinstance(self.mixer, tuple) else same
+
+    @property
+    def feedforwards(self) -> tuple[Any, ...]:
+        """One feed-forward config for each 'f'."""
+        same = (self.feedforward,) * count(self.order, FEEDING)
+        return self.feedforward if isinstance(self.feedforward, tuple) else same
 
     def build(self, *, causal: bool = False, registers: int = 0) -> StackModule:
         """The module; registers are tokens that every sequence holds besides its own."""
@@ -116,17 +160,35 @@ class StackModule(nn.Module):
         if frame.length is not None:
             frame = dataclasses.replace(frame, length=frame.length + registers)
         self.config, self.causal = config, causal
-        self.sublayers = nn.ModuleList(_build_sublayers(config, frame, causal))
+        built = build_sublayers(config, frame, causal)
+        unique = list(dict.fromkeys(built))
+        self.sublayers = nn.ModuleList(unique)  # each once, however often it runs
+        self.path = tuple(unique.index(sub) for sub in built) * config.depth.repeats
+        repeated = config.depth.repeats > 1
+        sizes = [len(built)] * config.depth.repeats if repeated else map(len, split(config.order))
+        ends = list(accumulate(sizes))
+        self.layers = [range(a, b) for a, b in zip([0, *ends], ends, strict=False)]
+        parts = [[self.running[i] for i in layer] for layer in self.layers]
+        self.depth = config.depth.build(frame.dim, parts, causal)
         pre = config.norm.place == "pre"
         self.norm = config.norm.build(frame.dim) if pre else nn.Identity()
-        if pre:
-            _shrink_outputs(self.sublayers)
-        _tie(self.mixers)
+        config.residual.prepare([sub.body for sub in unique], len(self.path), config.norm)
+        tie([sub.mixer for sub in unique if sub.mixer is not None])
+
+    @property
+    def running(self) -> list[Sublayer]:
+        """The sublayers as they run; `layers` are ranges of it."""
+        return [self.sublayers[i] for i in self.path]
 
     @property
     def mixers(self) -> list[Mixer]:
-        """The mixers of the 's' sublayers, in order."""
-        return [sub.body for sub in self.sublayers if isinstance(sub, SelfSublayer)]
+        """The mixers of the sublayers as they run."""
+        return [sub.mixer for sub in self.running if sub.mixer is not None]
+
+    @property
+    def reads(self) -> int:
+        """How many of the sublayers that run read a context."""
+        return sum(sub.letter in CROSSING for sub in self.running)
 
     def forward(
         self,
@@ -135,53 +197,80 @@ class StackModule(nn.Module):
         valid: Tensor | None = None,
         context: Tensor | None = None,
         context_valid: Tensor | None = None,
+        seen: Tensor | None = None,
+        places: Tensor | None = None,
+        taps: list[Tensor] | None = None,
     ) -> Tensor:
-        """(b, n, c) -> (b, n, c); 'c' sublayers read the context (b, m, c)."""
-        given = Given(valid, context, context_valid)
+        """(b, n, c) -> (b, n, c); 'c' sublayers read the context (b, m, c).
+
+        A context (b, reads, m, c) holds one for each sublayer that reads. Where `seen` (b, n, n) is
+        given it says who reads whom, of tokens at `places` (b, n). `taps` takes what enters the
+        first layer and what leaves each.
+        """
+        given = Given(valid, context, context_valid, seen, places)
         if self.config.recompute == "reversible":
-            return self.norm(reversible(self.sublayers, x, given))
+            return self.norm(reversible(self.running, x, given))
         checkpoints = self.config.recompute == "checkpoint" and torch.is_grad_enabled()
-        for sublayer in self.sublayers:
-            x = checkpointed(sublayer, x, given) if checkpoints else sublayer(x, given)
-        return self.norm(x)
+        run = checkpointed if checkpoints else _run
+        runs = list(zip(self.running, self._givens(given), strict=True))
+
+        def through(x: Tensor, layer: int) -> Tensor:
+            for i in self.layers[layer]:
+                x = run(runs[i][0], x, runs[i][1])
+            return x
+
+        if taps is not None:
+            taps.append(x)
+        return self.norm(self.depth(x, through, valid=valid, context=context, seen=taps))
 
     def start(self, batch: int = 1) -> list[State | None]:
-        """An empty state for each sublayer that keeps one."""
-        return [
-            sub.body.start(batch) if isinstance(sub, SelfSublayer) else None
-            for sub in self.sublayers
-        ]
+        """An empty state for each run of a sublayer that keeps one."""
+        return [sub.start(batch) for sub in self.running]
+
+    def state_size(self, tokens: int) -> int:
+        """Numbers per batch row that the states hold after this many tokens."""
+        return sum(sub.state_size(tokens) for sub in self.running)
 
     def step(
         self, x: Tensor, states: list[State | None], given: Given
     ) -> tuple[Tensor, list[State | None]]:
         """The next tokens (b, n, c) -> (b, n, c), and the states after them."""
+        if self.config.recompute == "reversible":
+            return self._step_reversible(x, states, given)
+        following = list(states)
+        runs = list(zip(self.running, self._givens(given), strict=True))
+
+        def through(x: Tensor, layer: int) -> Tensor:
+            for i in self.layers[layer]:
+                sublayer, own = runs[i]
+                branch, following[i] = sublayer.step(x, own, states[i])
+                x = sublayer.join(x, branch)
+            return x
+
+        position = next((state.position for state in states if state is not None), 0)
+        return self.norm(self.depth(x, through, position=position)), following
+
+    def _step_reversible(
+        self, x: Tensor, states: list[State | None], given: Given
+    ) -> tuple[Tensor, list[State | None]]:
         following = []
-        wide = torch.promote_types(x.dtype, torch.float32)
-        a = b = x.to(wide) if self.config.recompute == "reversible" else x
-        for sublayer, state in zip(self.sublayers, states, strict=True):
+        a = b = x.to(torch.promote_types(x.dtype, torch.float32))
+        for sublayer, state in zip(self.running, states, strict=True):
             branch, state = sublayer.step(b.to(x.dtype), given, state)
             following.append(state)
-            if self.config.recompute == "reversible":
-                a, b = b, a + branch
-            else:
-                b = sublayer.join(b, branch)
-        if self.config.recompute == "reversible":
-            b = merge(a, b).to(x.dtype)
-        return self.norm(b), following
+            a, b = b, a + branch
+        return self.norm(merge(a, b).to(x.dtype)), following
+
+    def _givens(self, given: Given) -> list[Given]:
+        """What each run may read: contexts (b, reads, m, c) are dealt out."""
+        if given.context is None or given.context.dim() == 3:
+            return [given] * len(self.path)
+        numbers = accumulate(sub.letter in CROSSING for sub in self.running)
+        return [given._replace(context=given.context[:, max(i - 1, 0)]) for i in numbers]
 
 
-def _check_order(order: str) -> None:
-    unknown = sorted(set(order) - set("scf"))
-    if unknown:
-        raise WeftError(
-            "an order is made of 's' (self-mixing), 'c' (cross-attention) and 'f' (feed-forward); "
-            f"got {', '.join(map(repr, unknown))} in {order!r}"
-        )
-    if "s" not in order:
-        raise WeftError(
-            f"an order needs at least one 's', or no token meets another; got {order!r}"
-        )
+def _run(sublayer: Sublayer, x: Tensor, given: Given) -> Tensor:
+    return sublayer(x, given)
 
 
 def _parse(config: Stack, name: str, registry: Any) -> None:
@@ -192,43 +281,9 @@ def _parse(config: Stack, name: str, registry: Any) -> None:
         value = parsed[0] if len(parsed) == 1 else tuple(parsed)
     elif isinstance(value, list | tuple):
         value = tuple(registry.parse(item) if isinstance(item, str) else item for item in value)
-    if isinstance(value, tuple) and name != "mixer":
+    if isinstance(value, tuple) and name not in _PER_LAYER:
         raise WeftError(f"{name} is one config for all of its sublayers; got {len(value)}")
     for item in value if isinstance(value, tuple) else (value,):
         if not hasattr(item, "build"):
             raise WeftError(f"{name} is a {registry.family} config or a spec string; got {item!r}")
     object.__setattr__(config, name, value)
-
-
-def _build_sublayers(config: Stack, frame: Frame, causal: bool) -> list[Sublayer]:
-    built: list[Sublayer] = []
-    mixers = iter(config.mixers)
-    around = (config.norm, frame.dim, config.dropout)
-    for letter in config.order:
-        layer = sum(sub.letter == letter for sub in built)
-        if letter == "s":
-            own = dataclasses.replace(frame, causal=causal, layer=layer)
-            built.append(SelfSublayer(next(mixers).build(own), *around))
-        elif letter == "c":
-            # Distances between two sequences mean nothing, so positions inside attention stay out.
-            own = dataclasses.replace(frame, layer=layer, positions=None)
-            built.append(CrossSublayer(config.cross.build(own), *around))
-        else:
-            body = config.feedforward.build(frame.dim, config.dropout, frame.bias)
-            built.append(FeedForwardSublayer(body, *around))
-    return built
-
-
-@torch.no_grad()
-def _shrink_outputs(sublayers: nn.ModuleList) -> None:
-    """Scale the matrices named `to_out`, which write into the residual stream."""
-    for name, module in sublayers.named_modules():
-        if name.rpartition(".")[2] == "to_out" and isinstance(module, nn.Linear):
-            module.weight.mul_(len(sublayers) ** -0.5)
-
-
-def _tie(mixers: list[Mixer]) -> None:
-    """Let configs that share parameters across layers do so: `tie(mixers)` of each config class."""
-    for kind in dict.fromkeys(type(mixer.config) for mixer in mixers):
-        if hasattr(kind, "tie"):
-            kind.tie([mixer for mixer in mixers if type(mixer.config) is kind])

@@ -2,29 +2,37 @@
 
     pre:   x + drop(f(norm(x)))          post:  norm(x + drop(f(x)))
 
-f is a token mixer ('s'), a mixer that reads a context ('c'), or a feed-forward ('f'). A sublayer
-offers its *branch* (all but the sum) and its *join* (the sum), so that plain, checkpointed and
-reversible stacks, and decoding, are made of the same two.
+f is a token mixer ('s'), a mixer that reads a context ('c'), both side by side ('p': their sum), or
+a feed-forward ('f'). A sublayer offers its *branch* (all but the sum) and its *join* (the sum), so
+that plain, checkpointed and reversible stacks, and decoding, are made of the same two. How the
+branch joins the stream is the residual connection's (`models/residual.py`).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from weft.errors import WeftError
+from weft.errors import Unsupported, WeftError
 from weft.feedforward import FeedForward
 from weft.layers.norm import Norm
 from weft.mixers import Mixer, State
+from weft.mixers.masked_mix import masked_mix
+from weft.models.residual import Plain
 
 
 class Given(NamedTuple):
     """What every sublayer of a stack may read besides x."""
 
     valid: Tensor | None = None  # (b, n)
-    context: Tensor | None = None  # (b, m, c)
+    context: Tensor | None = None  # (b, m, c), or (b, reads, m, c): one for each reading sublayer
     context_valid: Tensor | None = None  # (b, m)
+    seen: Tensor | None = None  # (b, n, n): who reads whom, where that differs from row to row
+    places: Tensor | None = None  # (b, n): positions of the tokens, given with `seen`
+
+
+_PLAIN = Plain()
 
 
 class Sublayer(nn.Module):
@@ -32,12 +40,20 @@ class Sublayer(nn.Module):
 
     letter = ""
 
-    def __init__(self, body: nn.Module, norm: Norm, dim: int, dropout: float) -> None:
+    def __init__(
+        self, body: nn.Module, norm: Norm, dim: int, dropout: float, residual: Any = _PLAIN
+    ) -> None:
         super().__init__()
         self.pre = norm.place == "pre"
         self.norm = norm.build(dim)
         self.body = body
         self.dropout = nn.Dropout(dropout)
+        self.residual = residual.build()
+
+    @property
+    def mixer(self) -> Mixer | None:
+        """What mixes the tokens of the sequence, if it is a sublayer that does."""
+        return None
 
     def forward(self, x: Tensor, given: Given) -> Tensor:
         """(b, n, c) -> (b, n, c), residual included."""
@@ -45,12 +61,26 @@ class Sublayer(nn.Module):
 
     def branch(self, x: Tensor, given: Given) -> Tensor:
         """What is added to x."""
-        return self.dropout(self.call(self.norm(x) if self.pre else x, given))
+        y = self.call(self.residual.enter(self.norm(x) if self.pre else x), given)
+        return self.dropout(self.residual.leave(y))
+
+    def start(self, batch: int = 1) -> State | None:
+        """The state before the first token; None for a body without memory."""
+        return None
+
+    def state_size(self, tokens: int) -> int:
+        """Numbers per batch row that the state holds after this many tokens."""
+        return 0
 
     def step(self, x: Tensor, given: Given, state: State | None) -> tuple[Tensor, State | None]:
         """`branch` for the next tokens of a sequence, and the state after them."""
-        y, state = self.call_step(self.norm(x) if self.pre else x, given, state)
-        return self.dropout(y), state
+        entered = self.residual.enter(self.norm(x) if self.pre else x)
+        y, state = self.call_step(entered, given, state)
+        return self.dropout(self.residual.leave(y)), state
+
+    def absorb(self, x: Tensor, given: Given, state: State | None) -> State | None:
+        """The state after tokens that pass this sublayer by: no one asks for their branch."""
+        return None if state is None else self.step(x, given, state)[1]
 
     def join(self, x: Tensor, branch: Tensor) -> Tensor:
         """The residual sum, normalised if the norm stands after it."""
@@ -67,14 +97,40 @@ class Sublayer(nn.Module):
         return self.call(x, given), None
 
 
+def read_context(mixer: Mixer, x: Tensor, given: Given) -> Tensor:
+    """x (b, n, c) after reading the context."""
+    if given.context is None:
+        raise WeftError("a 'c' sublayer reads a context, and none was given; pass context=...")
+    return mixer(x, valid=given.valid, context=given.context, context_valid=given.context_valid)
+
+
 class SelfSublayer(Sublayer):
     """'s': tokens read tokens of their own sequence."""
 
     letter = "s"
     body: Mixer
 
+    @property
+    def mixer(self) -> Mixer:
+        """The body."""
+        return self.body
+
+    def start(self, batch: int = 1) -> State:
+        """The mixer's."""
+        return self.body.start(batch)
+
+    def state_size(self, tokens: int) -> int:
+        """The mixer's."""
+        return self.body.state_size(tokens)
+
+    def absorb(self, x: Tensor, given: Given, state: State | None) -> State | None:
+        """The mixer's, which may be cheaper than a step."""
+        return self.body.absorb(self.residual.enter(self.norm(x) if self.pre else x), state)
+
     def call(self, x: Tensor, given: Given) -> Tensor:
         """Mix the sequence."""
+        if given.seen is not None:
+            return masked_mix(self.body, x, given.seen, given.places)
         return self.body(x, valid=given.valid)
 
     def call_step(
@@ -92,11 +148,46 @@ class CrossSublayer(Sublayer):
 
     def call(self, x: Tensor, given: Given) -> Tensor:
         """Read the context."""
-        if given.context is None:
-            raise WeftError("a 'c' sublayer reads a context, and none was given; pass context=...")
-        return self.body(
-            x, valid=given.valid, context=given.context, context_valid=given.context_valid
-        )
+        return read_context(self.body, x, given)
+
+
+class Side(nn.Module):
+    """A mixer and one that reads a context: the body of a 'p'."""
+
+    def __init__(self, mixer: Mixer, cross: Mixer) -> None:
+        super().__init__()
+        self.mixer, self.cross = mixer, cross
+
+
+class ParallelSublayer(Sublayer):
+    """'p': tokens read their own sequence and the context, and both results are added."""
+
+    letter = "p"
+    body: Side
+
+    @property
+    def mixer(self) -> Mixer:
+        """The one that reads its own sequence."""
+        return self.body.mixer
+
+    def start(self, batch: int = 1) -> State:
+        """The mixer's."""
+        return self.body.mixer.start(batch)
+
+    def state_size(self, tokens: int) -> int:
+        """The mixer's."""
+        return self.body.mixer.state_size(tokens)
+
+    def call(self, x: Tensor, given: Given) -> Tensor:
+        """Mix the sequence, and read the context."""
+        return self.body.mixer(x, valid=given.valid) + read_context(self.body.cross, x, given)
+
+    def call_step(
+        self, x: Tensor, given: Given, state: State | None
+    ) -> tuple[Tensor, State | None]:
+        """The same for the next tokens."""
+        y, state = self.body.mixer.step(x, state)
+        return y + read_context(self.body.cross, x, given), state
 
 
 class FeedForwardSublayer(Sublayer):
@@ -107,4 +198,23 @@ class FeedForwardSublayer(Sublayer):
 
     def call(self, x: Tensor, given: Given) -> Tensor:
         """Transform each token."""
+        if given.seen is not None and hasattr(self.body, "start"):
+            raise Unsupported(
+                f"{self.body.config} remembers earlier tokens, so it cannot run where each token "
+                "may read others: take a feed-forward without memory"
+            )
         return self.body(x, valid=given.valid)
+
+    def start(self, batch: int = 1) -> State | None:
+        """That of a feed-forward with memory; most have none."""
+        return self.body.start(batch) if hasattr(self.body, "start") else None
+
+    def state_size(self, tokens: int) -> int:
+        """That of a feed-forward with memory."""
+        return self.body.state_size(tokens) if hasattr(self.body, "start") else 0
+
+    def call_step(
+        self, x: Tensor, given: Given, state: State | None
+    ) -> tuple[Tensor, State | None]:
+        """The next tokens; a feed-forward with memory steps."""
+        return self.body.step(x, state) if hasattr(self.body, "start") else (self.body(x), None)

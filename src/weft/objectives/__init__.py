@@ -4,18 +4,38 @@ from weft.objectives.base import OBJECTIVES, Head, Loss, Objective, higher_is_be
 from weft.objectives.batch import Batch
 from weft.objectives.causal_lm import CausalLM
 from weft.objectives.classify import Classify
+from weft.objectives.conditional_masked_lm import ConditionalMaskedLM
+from weft.objectives.distill import Distill
+from weft.objectives.early_exit import EarlyExits
+from weft.objectives.electra import Electra
 from weft.objectives.masked_lm import MaskedLM
 from weft.objectives.match import Match
+from weft.objectives.mpnet import MPNet
+from weft.objectives.permuted_lm import PermutedLM
+from weft.objectives.pixel_lm import PixelLM
+from weft.objectives.regress import Regress
+from weft.objectives.sequence_to_sequence import SequenceToSequence
+from weft.objectives.span_corruption import SpanCorruption
 
 __all__ = [
     "OBJECTIVES",
     "Batch",
     "CausalLM",
     "Classify",
+    "ConditionalMaskedLM",
+    "Distill",
+    "EarlyExits",
+    "Electra",
     "Head",
     "Loss",
+    "MPNet",
     "MaskedLM",
     "Match",
     "Objective",
+    "PermutedLM",
+    "PixelLM",
+    "Regress",
+    "SequenceToSequence",
+    "SpanCorruption",
     "higher_is_better",
 ]

@@ -16,7 +16,8 @@ class Batch:
     valid: Tensor | None = None  # (b, n)
     second: Tensor | None = None  # the other document of a pair: (b, m)
     second_valid: Tensor | None = None  # (b, m)
-    y: Tensor | None = None  # classes (b,)
+    y: Tensor | None = None  # classes (b,), or numbers
+    words: Tensor | None = None  # (b, n): which word of its row each token belongs to
     group: Tensor | None = None  # (b,): which group of the task a row belongs to, e.g. a position
 
     def __len__(self) -> int:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.models import Decoder, LanguageModel
-from weft.objectives.base import OBJECTIVES, Head, Loss, Metric, counted, wide
+from weft.objectives.base import OBJECTIVES, Head, Loss, Metric, counted, output_of, wide
 from weft.objectives.batch import Batch
 
 
@@ -32,7 +32,7 @@ class CausalLM:
     def build(self, trunk: Any, head: Head | None = None) -> LanguageModel:
         """A language model on a decoder with the trunk's embedding and stack."""
         decoder = Decoder(embedding=trunk.embedding, stack=trunk.stack)
-        return LanguageModel(trunk=decoder, tied=self.tied)
+        return LanguageModel(trunk=decoder, **output_of(head, self.tied))
 
     def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Loss:
         """Summed over predicted tokens, of both documents where rows are pairs."""
@@ -48,6 +48,8 @@ def documents(batch: Batch) -> list[tuple[Tensor, Tensor | None]]:
 
 def next_token_loss(model: nn.Module, ids: Tensor, valid: Tensor | None) -> Loss:
     """The loss of one document per row: ids (b, n), valid (b, n)."""
+    if getattr(model, "fused", False):
+        return fused_loss(model, ids, valid, *shifted(ids, valid))
     scores = model(ids, valid=valid)[:, :-1]  # (b, n − 1, vocab)
     known = None if valid is None else valid[:, 1:] & valid[:, :-1]  # (b, n − 1)
     return token_loss(scores, ids[:, 1:], known)
@@ -64,6 +66,21 @@ def token_loss(scores: Tensor, targets: Tensor, chosen: Tensor | None) -> Loss:
     flat = wide(scores).flatten(0, 1)  # (b · n, vocab)
     total = F.cross_entropy(flat, targets.flatten(), ignore_index=-100, reduction="sum")
     return Loss(total, count, right.sum())
+
+
+def shifted(ids: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+    """What follows each token, and where something real does: (b, n) -> (b, n), (b, n)."""
+    following = F.pad(ids[:, 1:], (0, 1))  # (b, n)
+    real = torch.ones_like(ids, dtype=torch.bool) if valid is None else valid
+    return following, real & F.pad(real[:, 1:], (0, 1))
+
+
+def fused_loss(
+    model: nn.Module, ids: Tensor, valid: Tensor | None, targets: Tensor, chosen: Tensor
+) -> Loss:
+    """The loss of the chosen targets, all (b, n), from an output that never holds all scores."""
+    loss, best = model(ids, valid=valid, targets=targets, chosen=chosen)
+    return Loss(loss.sum(), chosen.sum(), ((best == targets) & chosen).sum())
 
 
 def summed(losses: list[Loss]) -> Loss:

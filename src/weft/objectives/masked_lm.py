@@ -3,9 +3,12 @@
     a share `rate` of the real tokens is chosen; of these 80 % become the mask token, 10 % a random
     token, 10 % stay; loss = −Σ log p(x_i | corrupted x) over the chosen i
 
-The mask token is one more id, `vocab`, which the task's tokens never use: the model is built with a
-table of vocab + 1 rows. Paper: Devlin et al. 2018, section 3.1, https://arxiv.org/abs/1810.04805.
-As a first phase on a task's own inputs this is masked self-pretraining (Amos et al. 2023,
+With `words` whole words are chosen, each with probability `rate`, and all of their tokens are
+predicted (`weft.objectives.words`). The mask token is one more id, `vocab`, which the task's tokens
+never use: the model is built with a table of vocab + 1 rows.
+
+Paper: Devlin et al. 2018, section 3.1, https://arxiv.org/abs/1810.04805. As a first phase on a
+task's own inputs this is masked self-pretraining (Amos et al. 2023,
 https://arxiv.org/abs/2310.02980).
 """
 
@@ -20,9 +23,10 @@ from torch import Tensor, nn
 
 from weft.errors import WeftError
 from weft.models import Encoder, LanguageModel
-from weft.objectives.base import OBJECTIVES, Head, Loss, Metric
+from weft.objectives.base import OBJECTIVES, Head, Loss, Metric, output_of
 from weft.objectives.batch import Batch
-from weft.objectives.causal_lm import documents, summed, token_loss
+from weft.objectives.causal_lm import documents, fused_loss, summed, token_loss
+from weft.objectives.words import word_numbers
 
 
 @OBJECTIVES.register("masked_lm")
@@ -33,6 +37,7 @@ class MaskedLM:
     rate: float = 0.15  # share of tokens that are to be predicted
     masked: float = 0.8  # share of those that show the mask token
     random: float = 0.1  # share of those that show a random token; the rest stay as they are
+    words: str = "tokens"  # what is chosen whole: words of "bytes", "given", of a tokenizer's file
     tied: bool = True  # scores use the table of the embedding
 
     metric: ClassVar[Metric] = "accuracy"
@@ -40,42 +45,78 @@ class MaskedLM:
     def __post_init__(self) -> None:
         if not 0.0 < self.rate <= 1.0:
             raise WeftError(f"rate is a share in (0, 1]; got rate={self.rate}")
-        if min(self.masked, self.random) < 0 or self.masked + self.random > 1:
-            raise WeftError(
-                "masked and random are shares of the chosen tokens, at most 1 together; "
-                f"got masked={self.masked}, random={self.random}"
-            )
+        check_shares(self.masked, self.random)
 
     def build(self, trunk: Any, head: Head | None = None) -> LanguageModel:
         """A language model on an encoder with the trunk's stack, and a row for the mask token."""
-        vocab = trunk.embedding.vocab
-        if vocab is None:
-            raise WeftError(
-                "masked_lm hides tokens, so the trunk's embedding has a vocab; "
-                f"got channels={trunk.embedding.channels}"
-            )
-        embedding = dataclasses.replace(trunk.embedding, vocab=vocab + 1)
-        return LanguageModel(trunk=Encoder(embedding=embedding, stack=trunk.stack), tied=self.tied)
+        return with_mask_row(self.name, trunk, self.tied, head)
 
     def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Loss:
         """Summed over the chosen tokens, of both documents where rows are pairs."""
         mask = model.config.trunk.embedding.vocab - 1
         losses = []
         for ids, valid in documents(batch):
-            shown, chosen = self.corrupt(ids, valid, mask, generator)
-            losses.append(token_loss(model(shown, valid=valid), ids, chosen))
+            numbers = word_numbers(batch, ids, valid, self.words)
+            shown, chosen = self.corrupt(ids, valid, mask, generator, numbers)
+            if getattr(model, "fused", False):
+                losses.append(fused_loss(model, shown, valid, ids, chosen))
+            else:
+                losses.append(token_loss(model(shown, valid=valid), ids, chosen))
         return summed(losses)
 
     def corrupt(
-        self, ids: Tensor, valid: Tensor | None, mask: int, generator: torch.Generator
+        self,
+        ids: Tensor,
+        valid: Tensor | None,
+        mask: int,
+        generator: torch.Generator,
+        numbers: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """What the model is shown, and which tokens it has to predict: both (b, n)."""
-        device = ids.device
-        chosen = torch.rand(ids.shape, generator=generator, device=device) < self.rate
-        fate = torch.rand(ids.shape, generator=generator, device=device)
-        other = torch.randint(mask, ids.shape, generator=generator, device=device)
+        """What the model is shown, and which tokens it has to predict: both (b, n).
+
+        Tokens with the same of the `numbers` (b, n) are chosen together.
+        """
+        chosen = torch.rand(ids.shape, generator=generator, device=ids.device) < self.rate
+        if numbers is not None:
+            chosen = chosen.gather(1, numbers)
+        changed = disguised(ids, mask, self.masked, self.random, generator)
         if valid is not None:
             chosen = chosen & valid
-        shown = torch.where(chosen & (fate < self.masked), mask, ids)
-        replaced = chosen & (fate >= self.masked) & (fate < self.masked + self.random)
-        return torch.where(replaced, other, shown), chosen
+        return torch.where(chosen, changed, ids), chosen
+
+
+def disguised(
+    ids: Tensor, mask: int, masked: float, random: float, generator: torch.Generator
+) -> Tensor:
+    """What stands in place of each token if it is to be predicted: (b, n)."""
+    fate = torch.rand(ids.shape, generator=generator, device=ids.device)
+    other = torch.randint(mask, ids.shape, generator=generator, device=ids.device)
+    shown = torch.where(fate < masked, mask, ids)
+    return torch.where((fate >= masked) & (fate < masked + random), other, shown)
+
+
+def with_mask_row(name: str, trunk: Any, tied: bool, head: Head | None = None) -> LanguageModel:
+    """A language model on an encoder whose table has one row more than the task has tokens."""
+    vocab = trunk.embedding.vocab
+    if vocab is None:
+        raise WeftError(
+            f"{name} reads tokens, so the trunk's embedding has a vocab; "
+            f"got channels={trunk.embedding.channels}"
+        )
+    embedding = dataclasses.replace(trunk.embedding, vocab=vocab + 1)
+    encoder = Encoder(embedding=embedding, stack=trunk.stack)
+    return LanguageModel(trunk=encoder, **output_of(head, tied))
+
+
+def check_shares(masked: float, random: float) -> None:
+    """Refuse shares that are negative or more than all."""
+    if min(masked, random) < 0 or masked + random > 1:
+        raise WeftError(
+            "masked and random are shares of the chosen tokens, at most 1 together; "
+            f"got masked={masked}, random={random}"
+        )
+
+
+def all_real(ids: Tensor, valid: Tensor | None) -> Tensor:
+    """The mask of a batch without padding is all True: (b, n)."""
+    return torch.ones_like(ids, dtype=torch.bool) if valid is None else valid

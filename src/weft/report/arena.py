@@ -1,4 +1,4 @@
-"""The report of a run of `weft compare` or `weft train`, written as a page and as Markdown."""
+"""The report of a run of `weft compare`, `train` or `ablate`, as a page and as Markdown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from weft.errors import WeftError
-from weft.report import sections
+from weft.report import ablation, sections
 from weft.report.document import Document
 from weft.report.headline import listed
 from weft.report.markdown import markdown
@@ -27,6 +27,14 @@ PARTS = (
     sections.groups,
     sections.patterns,
     sections.spans,
+    sections.failures,
+    reproduce,
+)
+OF_ABLATION = (
+    ablation.answer,
+    ablation.dots,
+    ablation.table,
+    ablation.study,
     sections.failures,
     reproduce,
 )
@@ -64,10 +72,11 @@ def build(run: Run) -> Document:
     found = compare(run)
     dense = [s.label for s in found.summaries if s.dense]
     material = sections.Material(run, found, looks(found.labels, dense))
-    made = [part(material) for part in PARTS]
+    made = [part(material) for part in (OF_ABLATION if run.ablation else PARTS)]
     task = run.task or run.folder.resolve().name
+    asked = "Which modification helps on" if run.ablation else "Which mechanism for"
     return Document(
-        title=f"Which mechanism for {task}?" if len(found.labels) > 1 else str(task),
+        title=f"{asked} {task}?" if len(found.labels) > 1 else str(task),
         subtitle=_subtitle(material),
         sections=[section for section in made if section],
         footer="Written by weft from the files of this run. The page needs no network.",
@@ -77,7 +86,7 @@ def build(run: Run) -> Document:
 def _subtitle(material: sections.Material) -> str:
     run, found = material.run, material.found
     parts = [
-        _count(len(found.labels), "mechanism"),
+        _count(len(found.labels), "model" if run.ablation else "mechanism"),
         _count(len({row.get("seed") for row in run.rows}), "seed"),
         f"{listed([f'{n:,}' for n in found.lengths if n])} tokens" if any(found.lengths) else "",
         run.first("device_name"),

@@ -10,7 +10,7 @@ from weft.report.panels import HEADING, Axis, Line, Panel, axes, figure
 from weft.report.run_folder import Run
 from weft.report.scales import Scale, domain, doubling_ticks, plain, tokens
 from weft.report.statistics import Estimate, wilson
-from weft.report.summary import Comparison, Summary
+from weft.report.summary import SHARES, Comparison, Summary
 from weft.report.svg import clean, drawing, path, shortened, tag, text
 from weft.report.tables import byte_count
 from weft.rows import Row
@@ -21,7 +21,7 @@ BINS = 16
 def scaling(found: Comparison, looks: dict[str, Look], width: int) -> str:
     """Speed, memory and score against length; a cross where a cell ended without a number."""
     across = Axis("tokens (log)", log=True, form=tokens, ticks=[float(n) for n in found.lengths])
-    bounds = (0.0, 1.0) if found.metric == "accuracy" else None
+    bounds = (0.0, 1.0) if found.metric in SHARES else None
     measures = (
         ("tokens per second", lambda s: s.tokens, Axis("", log=True)),
         (

@@ -11,7 +11,7 @@ from weft.report.panels import Axis, Line, Panel, figure
 from weft.report.run_folder import Curve, Run
 from weft.report.scales import clock, clock_ticks, domain
 from weft.report.statistics import smoothed
-from weft.report.summary import Comparison
+from weft.report.summary import SHARES, Comparison
 from weft.rows import Row
 
 WINDOW = 9  # neighbouring points of the training loss that are averaged
@@ -70,7 +70,7 @@ def learning(run: Run, found: Comparison, n: int, looks: dict[str, Look], width:
     """Validation score and loss, against steps and against seconds."""
     curves = by_label(run, n)
     names = [name for name in found.labels if name in curves]
-    bounds = (0.0, 1.0) if found.metric == "accuracy" else None
+    bounds = (0.0, 1.0) if found.metric in SHARES else None
     panels = []
     for key, title, within in (("score", found.metric, bounds), ("loss", "loss", None)):
         lines = {

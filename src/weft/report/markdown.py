@@ -62,9 +62,9 @@ def _block(block: Block, folder: str, files: dict[str, bytes]) -> str:
         case Tiles():
             header = [tile.title for tile in block.tiles]
             cells = [Cell(f"{tile.value}", "best") for tile in block.tiles]
-            return _grid(Grid(header, [cells, [Cell(tile.note) for tile in block.tiles]]))
+            return grid_markdown(Grid(header, [cells, [Cell(tile.note) for tile in block.tiles]]))
         case Grid():
-            return _grid(block)
+            return grid_markdown(block)
         case Chart():
             name = f"{block.name}.svg"
             files[name] = standalone(block.draw(WIDE), asset("chart.css")).encode()
@@ -86,7 +86,8 @@ def _sentence(paragraph: Paragraph) -> str:
     return strong + escaped(paragraph.text)
 
 
-def _grid(block: Grid) -> str:
+def grid_markdown(block: Grid) -> str:
+    """A table, and its caption and notes below."""
     numeric = [all(row[at].number for row in block.rows) for at in range(len(block.header))]
     lines = [_line([escaped(name) for name in block.header])]
     lines.append("|" + "".join("---:|" if number else "---|" for number in numeric))

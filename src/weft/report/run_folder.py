@@ -52,6 +52,7 @@ class Run:
     speed: list[Row] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
     published: list[Row] = field(default_factory=list)
+    ablation: list[Row] = field(default_factory=list)  # of `weft ablate`, one each modification
     unfinished: list[str] = field(default_factory=list)  # cells with a folder and no row yet
     missing: list[str] = field(default_factory=list)  # what could not be read, a sentence each
 
@@ -100,6 +101,7 @@ def read_run(folder: str | Path) -> Run:
     run.speed = _rows(run, folder / "speed.jsonl")
     run.pictures = _pictures(run)
     run.published = _published(run)
+    run.ablation = _rows(run, folder / "ablation.jsonl")
     return run
 
 

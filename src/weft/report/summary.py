@@ -12,6 +12,7 @@ from weft.report.statistics import Estimate, differ, estimate
 from weft.rows import Row
 
 LOWER_IS_BETTER = ("bits", "loss", "perplexity", "error")
+SHARES = ("accuracy", "token accuracy", "exact match")  # run from 0 to 1
 _RULE = re.compile(r"(.*) \(([\d,]+) tokens\)")
 
 

@@ -4,6 +4,7 @@ from weft.training.curriculum import LONGFORMER, Phase
 from weft.training.evaluate import Group, Score, score
 from weft.training.health import NonFinite
 from weft.training.loop import train
+from weft.training.probe import Probe, linear_probe
 from weft.training.progress import Progress, Several
 from weft.training.run import Outcome, Run, Stage
 from weft.training.settings import Settings
@@ -16,6 +17,7 @@ __all__ = [
     "Ordered",
     "Outcome",
     "Phase",
+    "Probe",
     "Progress",
     "Run",
     "Score",
@@ -24,6 +26,7 @@ __all__ = [
     "Shuffled",
     "Source",
     "Stage",
+    "linear_probe",
     "score",
     "train",
 ]

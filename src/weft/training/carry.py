@@ -14,12 +14,14 @@ Everything that did not go over whole is named.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from weft.errors import WeftError
+from weft.models import EncoderDecoder
 from weft.training.tensors import named_tensors
 
 
@@ -74,10 +76,16 @@ def _copy(name: str, old: Tensor, new: Tensor, pairs: set[tuple[int, int]]) -> s
 
 def _sizes(old: Any, new: Any) -> set[tuple[int, int]]:
     """Sizes of axes that may differ: (old, new) lengths, with and without registers, and vocabs."""
-    one, two = old.trunk, new.trunk
-    pairs = {(one.embedding.vocab, two.embedding.vocab)}
-    lengths = one.stack.frame.length, two.stack.frame.length
-    if None not in lengths:
-        registers = one.embedding.registers, two.embedding.registers
-        pairs |= {lengths, (lengths[0] + registers[0], lengths[1] + registers[1])}
+    pairs = set()
+    for one, two in product(_trunks(old.trunk), _trunks(new.trunk)):
+        pairs.add((one.embedding.vocab, two.embedding.vocab))
+        lengths = one.stack.frame.length, two.stack.frame.length
+        if None not in lengths:
+            registers = one.embedding.registers, two.embedding.registers
+            pairs |= {lengths, (lengths[0] + registers[0], lengths[1] + registers[1])}
     return pairs
+
+
+def _trunks(trunk: Any) -> tuple[Any, ...]:
+    both = isinstance(trunk, EncoderDecoder)
+    return (trunk.encoder, trunk.decoder) if both else (trunk,)

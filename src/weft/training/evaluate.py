@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from weft.errors import WeftError
 from weft.objectives import Batch, Loss, Objective
+from weft.objectives.base import score_of
 from weft.training.precision import Precision
 from weft.training.seeds import derive
 from weft.training.settings import PrecisionName
@@ -40,7 +41,7 @@ class Score:
     """What a model reaches on a split."""
 
     metric: str
-    score: float  # accuracy, or bits per byte
+    score: float  # in the metric
     loss: float  # nats per item
     accuracy: float
     count: int  # items: documents, or predicted tokens
@@ -95,12 +96,16 @@ class _Tally:
     def __init__(self, device: torch.device) -> None:
         wide = torch.float32 if device.type == "mps" else torch.float64
         self.sums = torch.zeros(3, dtype=wide, device=device)  # total, count, right
+        self.rows = torch.zeros(2, dtype=wide, device=device)  # rows, and those right as a whole
         self.hits: list[Tensor] = []
         self.groups: list[Tensor] = []
 
     def add(self, loss: Loss, batch: Batch) -> None:
         self.sums += torch.stack([part.to(self.sums.dtype) for part in loss[:3]])
-        if loss.hits is not None and batch.group is not None:
+        if loss.hits is None:
+            return
+        self.rows += torch.stack([torch.ones_like(loss.hits), loss.hits]).sum(1).to(self.rows.dtype)
+        if batch.group is not None:
             self.hits.append(loss.hits)
             self.groups.append(batch.group)
 
@@ -110,7 +115,8 @@ class _Tally:
             raise WeftError("there was nothing to score: the source gave no items")
         loss = total / count
         accuracy = right / count
-        value = accuracy if metric == "accuracy" else loss / math.log(2)
+        rows, hits = self.rows.tolist()
+        value = score_of(metric, loss, accuracy, hits / rows if rows else None)
         return Score(metric, value, loss, accuracy, int(count), self._by_group(names))
 
     def _by_group(self, names: tuple[str, ...]) -> tuple[Group, ...]:

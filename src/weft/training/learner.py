@@ -14,7 +14,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from weft.mixers.base import Mixer, penalties
+from weft.layers.penalty import penalties
+from weft.mixers.base import Mixer
+from weft.models.depth import LayerDropPassage
 from weft.objectives import Batch, Loss
 from weft.training.checkpoint import Checkpoint
 from weft.training.health import Health, NonFinite, diagnosis
@@ -35,9 +37,12 @@ class Learner:
         torch.manual_seed(seed)
         self.precision = Precision(self.settings.precision, device)
         self.model: nn.Module = stage.model.build().to(device, self.precision.dtype).train()
+        if hasattr(stage.objective, "initialise"):
+            stage.objective.initialise(self.model)
         if self.settings.compile:
             compile_layers(self.model)
         self.mixers = [m for m in self.model.modules() if isinstance(m, Mixer)]
+        self.drawing = [m for m in self.model.modules() if isinstance(m, LayerDropPassage)]
         self.optimiser = build_optimiser(self.model, self.settings)
         self.scaler = self.precision.scaler()
         self.health = Health(device, self.settings)
@@ -50,6 +55,8 @@ class Learner:
         """Learn from a batch: update `number` of the stage, from 0, after `made` of the run."""
         # What an objective draws depends on the step alone; what layers draw, on torch's state.
         self.generator.manual_seed(derive(self.seed, "step", number))
+        for passage in self.drawing:
+            passage.draw(made)
         set_rate(self.optimiser, learning_rate(self.settings, number + 1))
         if self.recorder is None:
             self.learn(batch, made)

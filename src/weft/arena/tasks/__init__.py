@@ -7,9 +7,12 @@ from weft.arena.tasks.key_value_uuid import KeyValueUuid
 from weft.arena.tasks.language import Language
 from weft.arena.tasks.listops import ListOps
 from weft.arena.tasks.pathfinder import Pathfinder, PathX
+from weft.arena.tasks.pixels import Pixels
 from weft.arena.tasks.retrieval import Retrieval
+from weft.arena.tasks.reversal import Reversal
 from weft.arena.tasks.table import Table
 from weft.arena.tasks.text import Text
+from weft.arena.tasks.translate import Translate
 
 __all__ = [
     "SPLITS",
@@ -21,10 +24,13 @@ __all__ = [
     "ListOps",
     "PathX",
     "Pathfinder",
+    "Pixels",
     "Retrieval",
+    "Reversal",
     "Split",
     "Table",
     "Task",
     "Text",
+    "Translate",
     "majority",
 ]

@@ -19,11 +19,12 @@ class Task(Protocol):
     """What a task's config offers; registered in TASKS, built by its dataclass fields alone."""
 
     name: str
-    kind: Literal["classify", "match", "language"]  # a class, a class for a pair, the next token
+    # A class, a class for a pair, the next token, a sequence for a sequence.
+    kind: Literal["classify", "match", "language", "translate"]
     vocab: int  # ids run from 0 to vocab − 1
-    classes: int  # 0 for language
+    classes: int  # 0 for language and translate
     length: int  # longest sequence
-    metric: Literal["accuracy", "bits per byte"]
+    metric: Literal["accuracy", "bits per byte", "token accuracy"]
 
     @property
     def source(self) -> str:

@@ -7,14 +7,12 @@ and the task cuts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from weft.arena.examples import Rows
 from weft.arena.tasks.display import as_text
-from weft.errors import WeftError
+from weft.generate.text import load_tokenizer
 
 BYTES = "bytes"
 
@@ -39,23 +37,3 @@ def vocabulary(tokens: str) -> int:
 def readable(row: np.ndarray, tokens: str) -> str:
     """A row of ids as text."""
     return as_text(row) if tokens == BYTES else load_tokenizer(tokens).decode(row.tolist())
-
-
-def load_tokenizer(path: str) -> Any:
-    """The tokenizer of a JSON file."""
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as cause:
-        raise WeftError(
-            f"tokens={path!r} needs the tokenizers package: pip install 'weft[data]', or take "
-            f"tokens={BYTES!r}"
-        ) from cause
-    if not Path(path).is_file():
-        raise WeftError(f"tokens is {BYTES!r} or a `tokenizers` JSON file; there is no {path!r}")
-    try:
-        tokenizer = Tokenizer.from_file(path)
-    except Exception as cause:  # the package raises nothing narrower
-        raise WeftError(f"{path} is no `tokenizers` JSON file: {cause}") from cause
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer

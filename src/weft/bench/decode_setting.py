@@ -1,0 +1,102 @@
+"""What `weft bench decode` times: a dense and a sparse model of equal size, or feed-forwards alone.
+
+A whole model is timed with `timed` of its `layers`. What the layers take is multiplied by layers /
+timed, and what comes once, the output layer above all, is added once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from weft.errors import WeftError
+from weft.feedforward import Dense
+from weft.feedforward.sparse import Sparse
+from weft.layers.embedding import Embedding
+from weft.mixers import Frame
+from weft.models import Decoder, LanguageModel, Stack
+from weft.models.presets import PRESETS, preset
+
+PRECISIONS = ("float32", "bfloat16", "int8")
+_AWAY = 1 << 29  # bytes of dense weights that no cache holds
+_FEW = 16  # tokens of a vocabulary whose output layer costs nothing
+_NARROW = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeSetting:
+    """Which models, in which precision, with how much behind them."""
+
+    name: str  # of the preset, or of the part
+    dense: Any  # configs, with `timed` layers
+    sparse: Any
+    layers: int  # of the whole model
+    timed: int  # of them are there
+    part: str = "model"  # or "feedforward"
+    weights: str = "float32"
+    cache: str = "float32"
+    output: str = "float32"
+    context: int = 512  # tokens in the cache
+    batch: int = 1
+    rounds: int = 10
+
+    def __post_init__(self) -> None:
+        for name in ("weights", "cache", "output"):
+            if getattr(self, name) not in PRECISIONS:
+                known = ", ".join(PRECISIONS)
+                raise WeftError(f"{name} is one of {known}; got {getattr(self, name)!r}")
+        for name in ("layers", "timed", "context", "batch", "rounds"):
+            if getattr(self, name) < 1:
+                raise WeftError(f"{name} is at least 1; got {name}={getattr(self, name)}")
+        if self.timed > self.layers:
+            raise WeftError(
+                f"of {self.layers} layers at most that many are timed; got {self.timed}"
+            )
+
+    @property
+    def times(self) -> float:
+        """How often what the timed layers take counts."""
+        return self.layers / self.timed
+
+
+def preset_setting(
+    name: str, *, timed: int | None = None, block: int = 64, head: str = "linear", **settings: Any
+) -> DecodeSetting:
+    """A preset and its dense twin; `head` is the output layer of both, "linear" or "sparse"."""
+    layers = preset(name).trunk.stack.order.count("s")
+    dense = f"{name}_dense"
+    if dense not in PRESETS:
+        able = ", ".join(each for each in PRESETS if f"{each}_dense" in PRESETS)
+        raise WeftError(f"{name} has no dense twin to compare it with; presets that have: {able}")
+    return DecodeSetting(
+        name=f"{name}(block={block}, output={head})",
+        dense=preset(dense, layers=timed, output=head),
+        sparse=preset(name, layers=timed, block=block, output=head),
+        layers=layers,
+        timed=timed or layers,
+        **settings,
+    )
+
+
+def feedforward_setting(dim: int, block: int, **settings: Any) -> DecodeSetting:
+    """Feed-forwards of 4·dim units, so many that no cache holds them; times are of one.
+
+    A model has to mix tokens somewhere: one narrow attention stands in front, and is not counted.
+    """
+    copies = max(1, ceil(_AWAY / (8 * dim * dim * 4)))
+
+    def only(feedforward: Any) -> LanguageModel:
+        frame = Frame(dim=dim, heads=1, head_dim=_NARROW)
+        stack = Stack(frame=frame, order="s" + "f" * copies, feedforward=feedforward)
+        return LanguageModel(trunk=Decoder(embedding=Embedding(vocab=_FEW), stack=stack))
+
+    return DecodeSetting(
+        name=f"feedforward(width={dim}, block={block})",
+        dense=only(Dense(activation="relu")),
+        sparse=only(Sparse(block=block)),
+        layers=copies,
+        timed=copies,
+        part="feedforward",
+        **settings,
+    )

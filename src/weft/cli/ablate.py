@@ -1,0 +1,121 @@
+"""`weft ablate`: which modifications of a model help, beyond the noise of seeds."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from weft.cli.bench import Device
+
+STOPPED = 130  # the exit status of an ablation that was asked to stop
+
+
+def ablate(
+    out: Annotated[Path, typer.Option(help="Folder of the results; a rerun continues there.")],
+    recipe: Annotated[
+        str | None,
+        typer.Argument(help="Settings with [[modification]]s: a TOML file, or ablate_bytes."),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Another task, e.g. 'language(folder=\"data/wiki.txt\")'.")
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Some of the modifications, separated by ';'.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each modification.")] = 3,
+    steps: Annotated[int | None, typer.Option(min=1, help="Updates to the early step.")] = None,
+    final_steps: Annotated[
+        int | None, typer.Option(min=1, help="Updates of one longer training each.")
+    ] = None,
+    speed: Annotated[
+        bool, typer.Option("--speed", help="Measure steps per second afterwards, in turns.")
+    ] = False,
+    device: Annotated[
+        Device | None, typer.Option(help="Default: cuda where there is one, else cpu.")
+    ] = None,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of the base: model.layers=2.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Trainings at the same time.")] = 1,
+    cell_minutes: Annotated[
+        float | None, typer.Option(min=0.0, help="End a training that takes longer.")
+    ] = None,
+    memory_limit: Annotated[
+        float | None, typer.Option(min=0.0, help="Gigabytes that a training may grow by.")
+    ] = None,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Run trainings that failed once more.")
+    ] = False,
+    plugin: Annotated[
+        list[str] | None, typer.Option(help="A module that registers mixers or tasks of yours.")
+    ] = None,
+) -> None:
+    """Train a base model and modifications of it, a few seeds each, and rank them.
+
+    The seeds of a modification share a process; one that fails becomes a line of the result. Stop
+    with Ctrl-C at any time; `weft ablate --out FOLDER` goes on.
+    """
+    from weft.arena.ablate import ablate as run
+    from weft.arena.ablate_rows import write_table
+    from weft.arena.ablate_speed import measure_speed
+    from weft.arena.compare import Options
+    from weft.arena.grid import plugged
+    from weft.cli.live import Live
+    from weft.cli.screen import console
+
+    plugged(plugin or [])
+    changes = _changes(task, steps, device, change or [])
+    given = {"seeds": tuple(range(seeds)), "final_steps": final_steps}
+    wanted = _wanted(out, recipe, changes, {**given, "plugins": tuple(plugin or ())}, only)
+    limit = None if memory_limit is None else int(memory_limit * 2**30)
+    options = Options(jobs=jobs, cell_minutes=cell_minutes, memory_limit=limit, retry=retry)
+    with Live(console(error=True)) as live:
+        found = run(wanted, out, options, live, command=shlex.join(["weft", *sys.argv[1:]]))
+    if speed and found.finished:
+        measure_speed(wanted, out, told=lambda text: typer.echo(text, err=True))
+    _show(out, write_table(wanted, out), console())
+    if not found.finished:
+        again = f"weft ablate --out {shlex.quote(str(out))}"
+        typer.echo(f"stopped with {found.missing} trainings to go; to go on: {again}", err=True)
+        raise typer.Exit(STOPPED)
+
+
+def _wanted(
+    out: Path, recipe: str | None, changes: list[str], given: dict[str, Any], only: str | None
+) -> Any:
+    """The ablation that the options describe, or the one of the folder if they describe none."""
+    from weft.arena.ablate import read_ablation, resumed
+
+    if recipe is None:
+        if not (out / "ablation.json").exists():
+            raise typer.BadParameter(
+                f"say what to ablate: a settings file, or ablate_bytes; {out} holds no ablation"
+            )
+        return resumed(out)
+    wanted = read_ablation(recipe, changes, **given)
+    return wanted.only([name.strip() for name in only.split(";")]) if only else wanted
+
+
+def _changes(
+    task: str | None, steps: int | None, device: Device | None, changes: list[str]
+) -> list[str]:
+    """The options as changes of settings."""
+    found = [f"task={task}"] if task else []
+    found += [f"training.steps={steps}"] if steps else []
+    found += [f"training.device={device.value}"] if device else []
+    return [*found, *changes]
+
+
+def _show(out: Path, rows: list[dict[str, Any]], screen: Any) -> None:
+    """The table, and where the report is."""
+    from weft.cli.screen import rich_table
+    from weft.report import write_report
+    from weft.report.ablation import ablation_table
+
+    if any(row["early_loss"] is not None for row in rows):
+        screen.print(rich_table(ablation_table(rows)))
+    screen.print(f"report: {write_report(out)}", markup=False, soft_wrap=True)

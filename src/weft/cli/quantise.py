@@ -1,0 +1,114 @@
+"""`weft quantise`: write a model for native decoding, and measure what the precision costs."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weft.cli.generate import model_folder
+
+
+class Dtype(StrEnum):
+    """How numbers are stored."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    int8 = "int8"
+
+
+def quantise(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Folder of a training, or of a saved model.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the native model.")],
+    weights: Annotated[Dtype, typer.Option(help="Precision of the weights.")] = Dtype.int8,
+    cache: Annotated[Dtype, typer.Option(help="Of keys and values.")] = Dtype.float32,
+    output: Annotated[
+        Dtype | None, typer.Option(help="Of the matrix over the vocabulary; default: as weights.")
+    ] = None,
+    part: Annotated[
+        list[str] | None,
+        typer.Option(help="One part, as '3.*=float32' or '*.attention.*=bfloat16'; repeatable."),
+    ] = None,
+    text: Annotated[
+        Path | None, typer.Option(help="A text file: the change in loss is measured on it.")
+    ] = None,
+    tokens: Annotated[int, typer.Option(min=2, help="Of the text, at most.")] = 8192,
+    window: Annotated[int, typer.Option(min=2, help="Tokens read from an empty state.")] = 256,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="A `tokenizers` JSON file; default: ids are bytes.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="A JSON object per row.")] = False,
+) -> None:
+    """Round a model's weights, write it for native decoding, and say what that costs."""
+    from weft.models import load
+    from weft.native import Precision, export
+
+    model = load(model_folder(run))
+    precision = Precision(
+        weights=weights.value,
+        cache=cache.value,
+        output=output.value if output else None,
+        parts=_parts(part or []),
+    )
+    export(
+        model,
+        out,
+        dtype=precision.weights,
+        cache=precision.cache,
+        output=precision.output,
+        parts=dict(precision.parts),
+    )
+    if text is not None:
+        _measure(model, precision, text, tokens, window, tokenizer, json)
+    if not json:
+        size = (out / "model.weft").stat().st_size
+        typer.echo(f"{out}: {size / 1e6:,.1f} MB")
+
+
+def _parts(given: list[str]) -> dict[str, str]:
+    from weft.errors import WeftError
+
+    found = {}
+    for item in given:
+        name, equals, dtype = item.partition("=")
+        if not equals:
+            raise WeftError(f"--part reads PATTERN=PRECISION, as '3.*=float32'; got {item!r}")
+        found[name] = dtype
+    return found
+
+
+def _measure(
+    model: object,
+    precision: object,
+    text: Path,
+    tokens: int,
+    window: int,
+    tokenizer: Path | None,
+    json: bool,
+) -> None:
+    from dataclasses import asdict
+    from json import dumps
+
+    from weft.errors import WeftError
+    from weft.generate import ByteText, TokenizerText
+    from weft.native.quality import quality
+
+    reader = ByteText() if tokenizer is None else TokenizerText(tokenizer)
+    try:
+        ids = reader.encode(text.read_text(encoding="utf-8"))[:tokens]
+    except (OSError, UnicodeDecodeError) as cause:
+        raise WeftError(f"cannot read a text from {str(text)!r}: {cause}") from cause
+    rows = quality(model, ids, precision, window)
+    if json:
+        for row in rows:
+            typer.echo(dumps(asdict(row)))
+        return
+    typer.echo(f"{'rounded':<12} {'precision':<18} {'MB':>10} {'loss':>9} {'change':>10}")
+    for row in rows:
+        size = f"{row.bytes / 1e6:,.2f}"
+        line = f"{row.part:<12} {row.dtype:<18} {size:>10} {row.loss:>9.5f} {row.change:>+10.5f}"
+        typer.echo(line)

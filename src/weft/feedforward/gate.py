@@ -1,0 +1,51 @@
+"""A gate alone: one matrix, multiplied by the sigmoid of another.
+
+    y = (x V + b) ∘ σ(x W + b'),    V, W (c, c)
+
+The gated linear unit as the Evolved Transformer opens its encoder cells with it: no hidden width
+and no second matrix. Time O(n·c²), parameters 2·c²; nothing is kept while decoding.
+
+Papers: Dauphin et al. 2016, https://arxiv.org/abs/1612.08083; So et al. 2019, figure 3,
+https://arxiv.org/abs/1901.11117
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from weft.feedforward.base import FEEDFORWARDS, FeedForward, Traits
+from weft.layers.projection import side_by_side
+
+
+@FEEDFORWARDS.register("gate")
+@dataclass(frozen=True, kw_only=True)
+class Gate:
+    """One matrix and its gate."""
+
+    traits = Traits(
+        summary="one matrix times the sigmoid of another",
+        paper="Dauphin et al. 2016, https://arxiv.org/abs/1612.08083",
+        parameters="2·c²",
+        time="2·c²",
+    )
+
+    def build(self, dim: int, dropout: float = 0.0, bias: bool = True) -> GateFeedForward:
+        """The module for this width; there are no hidden units to drop."""
+        return GateFeedForward(self, dim, bias)
+
+
+class GateFeedForward(FeedForward):
+    """(x V + b) ∘ σ(x W + b')."""
+
+    def __init__(self, config: Gate, dim: int, bias: bool) -> None:
+        super().__init__()
+        self.config = config
+        self.to_out = nn.Linear(dim, dim, bias=bias)
+        self.to_gate = nn.Linear(dim, dim, bias=bias)
+
+    def forward(self, x: Tensor, *, valid: Tensor | None = None) -> Tensor:
+        """(b, n, c) -> (b, n, c)."""
+        y, gate = side_by_side(x, (self.to_out, self.to_gate))
+        return y * gate.sigmoid()

@@ -1,0 +1,163 @@
+"""What layers of experts share: a router in float32, losses of its balance, and the way through.
+
+    logits = x W_r,   always in float32 or wider, whatever the precision around it
+
+    balance(p, choice) = e · Σ_i f_i P_i,   f_i = choices of expert i per token,  P_i = mean of p_i
+    z(logits) = mean of logsumexp(logits)²
+    variation(v) = (std(v) / mean(v))²
+
+k choices that are spread evenly have balance k, the least for even probabilities. Means are over
+real tokens. The losses come out of `penalty()`, which runs the router once more on what it saw,
+detached: they teach the router and not the layers below it, and are right under any recomputation.
+A layer that runs several times in one forward (shared blocks) pays for its last run.
+
+Capacity: in training each expert has room for ⌈capacity · choices / experts⌉ of a call's pairs, in
+the order of the tokens; padding takes no room. In evaluation the default is None, no limit: tokens
+then do not compete, and decoding step by step equals one forward over all.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from weft.errors import WeftError
+from weft.feedforward.activations import check_width, width
+from weft.feedforward.base import FeedForward
+from weft.feedforward.experts import Experts
+from weft.layers.choice import Choice
+
+
+def check_experts(config: Any, weights: tuple[str, ...]) -> None:
+    """Raise unless a config's experts, widths and loss weights make sense."""
+    check_width(config.activation, config.expansion, config.hidden)
+    if config.experts < 1:
+        raise WeftError(f"experts counts them, at least 1; got experts={config.experts}")
+    for name in weights:
+        if getattr(config, name) < 0:
+            raise WeftError(f"{name} weighs a loss, 0 or more; got {name}={getattr(config, name)}")
+
+
+def check_capacity(config: Any) -> None:
+    """Raise unless capacity and eval_capacity are shares of room or None."""
+    for name in ("capacity", "eval_capacity"):
+        value = getattr(config, name)
+        if value is not None and not value > 0:
+            raise WeftError(
+                f"{name} is room per choice, above 0, or None for no limit; got {name}={value}"
+            )
+
+
+class Router(nn.Module):
+    """logits = x W_r in float32 or wider."""
+
+    def __init__(self, dim: int, experts: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(experts, dim))
+        nn.init.uniform_(self.weight, -(dim**-0.5), dim**-0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(t, c) -> (t, e)."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        with torch.autocast(x.device.type, enabled=False):
+            return F.linear(x.to(wide), self.weight.to(wide))
+
+
+class RoutedFeedForward(FeedForward):
+    """Experts behind a router; subclasses say how tokens choose and what the router pays."""
+
+    def __init__(self, config: Any, dim: int, dropout: float, bias: bool) -> None:
+        super().__init__()
+        self.config = config
+        self.router = Router(dim, config.experts)
+        hidden = width(config.expansion, config.hidden, dim)
+        self.experts = Experts(config.experts, dim, hidden, config.activation, dropout, bias)
+        self.choice = Choice()
+        # What the router saw in the last training forward: tokens and whatever was drawn, detached.
+        self.last: tuple[Tensor, Tensor | None, Tensor | None] | None = None
+
+    def forward(self, x: Tensor, *, valid: Tensor | None = None) -> Tensor:
+        """(b, n, c) -> (b, n, c); padding yields 0."""
+        flat, real = x.flatten(0, 1), None if valid is None else valid.flatten()
+        if real is not None:
+            flat = flat.masked_fill(~real[:, None], 0)
+        seen, drawn = self.look(flat)
+        if self.training:
+            self.last = (seen.detach(), drawn, real)
+        choice, gate = self.route(seen, drawn)  # (t, k), (t, k)
+        if real is not None:
+            choice = choice.masked_fill(~real[:, None], self.config.experts)
+        y = self.experts(
+            flat,
+            choice,
+            gate,
+            complete=real is None and self.always(),
+            capacity=self.room(choice),
+            group=getattr(self.config, "group", None),
+        )
+        return y.unflatten(0, x.shape[:2])
+
+    def look(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What the router sees of the tokens (t, c), and what it draws at random."""
+        return x, None
+
+    def route(self, x: Tensor, drawn: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Tokens (t, c) -> their experts (t, k), `experts` for none, and weights (t, k)."""
+        raise NotImplementedError(f"{type(self).__name__} has to define route")
+
+    def always(self) -> bool:
+        """Whether every choice is an expert now."""
+        return True
+
+    def room(self, choice: Tensor) -> int | None:
+        """How many pairs each expert takes now, of each group; None: all that come."""
+        share = self.config.capacity if self.training else self.config.eval_capacity
+        if share is None:
+            return None
+        tokens, chosen = choice.shape
+        tokens = min(tokens, getattr(self.config, "group", None) or tokens)
+        return min(tokens * chosen, math.ceil(share * tokens * chosen / self.config.experts))
+
+    def penalty(self) -> Tensor | None:
+        """The weighted losses of the last training forward; None without one."""
+        if self.last is None or not self.training:
+            return None
+        return self.losses(*self.last)
+
+    def losses(self, x: Tensor, drawn: Tensor | None, real: Tensor | None) -> Tensor | None:
+        """The weighted losses of a router that saw x (t, c), of which `real` (t,) count."""
+        raise NotImplementedError(f"{type(self).__name__} has to define losses")
+
+
+def mean(values: Tensor, real: Tensor | None) -> Tensor:
+    """The mean over real tokens: (t, ...) -> (...)."""
+    if real is None:
+        return values.mean(0)
+    weight = real.to(values.dtype)
+    return torch.tensordot(weight, values, 1) / weight.sum().clamp(min=1)
+
+
+def balance_loss(probability: Tensor, choice: Tensor, real: Tensor | None = None) -> Tensor:
+    """Probabilities (t, e) and choices (t, k) -> e · Σ_i f_i P_i."""
+    chosen = counted(choice, probability.shape[1]).to(probability.dtype)  # (t, e)
+    return probability.shape[1] * (mean(chosen, real) * mean(probability, real)).sum()
+
+
+def z_loss(logits: Tensor, real: Tensor | None = None) -> Tensor:
+    """(t, e) -> mean of logsumexp²."""
+    return mean(logits.logsumexp(-1).square(), real)
+
+
+def variation(total: Tensor) -> Tensor:
+    """(e,) -> (std / mean)², 0 where all are equal."""
+    tiny = torch.finfo(total.dtype).tiny
+    return total.var(correction=0) / total.mean().square().clamp(min=tiny)
+
+
+def counted(choice: Tensor, experts: int) -> Tensor:
+    """Choices (t, k) -> how often each token chose each expert (t, e)."""
+    return (choice[..., None] == torch.arange(experts, device=choice.device)).sum(1)

@@ -1,0 +1,111 @@
+"""Switch: each token goes to the one expert that its router prefers.
+
+    p = softmax(x W_r) in float32,   i = argmax p,   y = p_i · E_i(x)
+
+Training makes room for ⌈capacity · tokens / experts⌉ tokens per expert, first come first served in
+token order over all rows of the batch; a token that finds no room gets exactly 0, so only the
+residual carries it on. Jitter multiplies what the router sees by U(1 − jitter, 1 + jitter). Losses:
+balance · e·Σ f_i P_i (= balance for an even split) and z_loss · mean(logsumexp²).
+
+One expert with room for all is a dense feed-forward. Time per token is that of one expert, whatever
+their number; parameters e times those of one. Evaluation drops nothing by default (see routing.py);
+the paper's has eval_capacity=2.
+
+Paper: Fedus et al. 2021, section 2, https://arxiv.org/abs/2101.03961; z-loss: Zoph et al. 2022,
+ST-MoE, https://arxiv.org/abs/2202.08906
+Differs from it: capacity counts all tokens of a call, and the losses teach the router alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from weft.errors import WeftError
+from weft.feedforward.base import FEEDFORWARDS, Traits
+from weft.feedforward.routing import (
+    RoutedFeedForward,
+    balance_loss,
+    check_capacity,
+    check_experts,
+    z_loss,
+)
+
+
+@FEEDFORWARDS.register("switch")
+@dataclass(frozen=True, kw_only=True)
+class Switch:
+    """One expert per token."""
+
+    experts: int = 8
+    activation: str = "gelu"  # or a gate
+    expansion: float = 4  # hidden units of an expert per channel
+    hidden: int | None = None  # hidden units of an expert; None: expansion · dim
+    capacity: float | None = 1.25  # room per token in training, in even shares; None: no limit
+    eval_capacity: float | None = None  # the same in evaluation; None: decoding equals forward
+    jitter: float = 0.01  # noise on what the router sees in training
+    balance: float = 0.01  # weight of the balance loss
+    z_loss: float = 0.001  # weight of the z-loss
+    init_scale: float = 0.1  # variance of the matrices at the start, relative to a dense layer's
+    expert_dropout: float | None = None  # on hidden units of experts; None: as elsewhere
+
+    traits = Traits(
+        summary="one of `experts` feed-forwards per token",
+        paper="Fedus et al. 2021, https://arxiv.org/abs/2101.03961",
+        parameters="2·e·c·h + e·c",
+        time="2·c·h + e·c",
+        tokenwise=False,
+    )
+
+    def __post_init__(self) -> None:
+        check_experts(self, ("balance", "z_loss"))
+        check_capacity(self)
+        if not 0 <= self.jitter < 1:
+            raise WeftError(f"jitter is noise around 1, in [0, 1); got jitter={self.jitter}")
+        if not self.init_scale > 0:
+            raise WeftError(f"init_scale scales a variance, above 0; got {self.init_scale}")
+        if self.expert_dropout is not None and not 0 <= self.expert_dropout < 1:
+            raise WeftError(f"expert_dropout is in [0, 1); got {self.expert_dropout}")
+
+    def build(self, dim: int, dropout: float = 0.0, bias: bool = True) -> SwitchFeedForward:
+        """The module for this width."""
+        return SwitchFeedForward(self, dim, dropout, bias)
+
+
+class SwitchFeedForward(RoutedFeedForward):
+    """p_i · E_i(x), i = argmax p."""
+
+    config: Switch
+
+    def __init__(self, config: Switch, dim: int, dropout: float, bias: bool) -> None:
+        own = config.expert_dropout
+        super().__init__(config, dim, dropout if own is None else own, bias)
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                if name.endswith("weight"):
+                    parameter.mul_(config.init_scale**0.5)
+
+    def look(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The tokens, jittered in training."""
+        if not self.training or not self.config.jitter:
+            return x, None
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        low, high = 1 - self.config.jitter, 1 + self.config.jitter
+        return wide * torch.empty_like(wide).uniform_(low, high), None
+
+    def route(self, x: Tensor, drawn: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The most probable expert and its probability, (t, 1) each."""
+        probability = self.router(x).softmax(-1)
+        choice = self.choice(probability.argmax(-1, keepdim=True))
+        return choice, probability.gather(1, choice)
+
+    def losses(self, x: Tensor, drawn: Tensor | None, real: Tensor | None) -> Tensor | None:
+        """The balance loss and the z-loss."""
+        if not self.config.balance and not self.config.z_loss:
+            return None
+        logits = self.router(x)
+        probability = logits.softmax(-1)
+        even = balance_loss(probability, probability.argmax(-1, keepdim=True), real)
+        return self.config.balance * even + self.config.z_loss * z_loss(logits, real)

@@ -1,0 +1,22 @@
+"""Generation: sampling, stopping, streaming text, beams; needs `start` and `step` of a model."""
+
+from weft.generate.beam import Beams, Hypothesis, beam_search
+from weft.generate.decoding import Decoding, Piece
+from weft.generate.engine import Engine
+from weft.generate.sampling import Sampling
+from weft.generate.stopping import Stopping
+from weft.generate.text import ByteText, Text, TokenizerText
+
+__all__ = [
+    "Beams",
+    "ByteText",
+    "Decoding",
+    "Engine",
+    "Hypothesis",
+    "Piece",
+    "Sampling",
+    "Stopping",
+    "Text",
+    "TokenizerText",
+    "beam_search",
+]

@@ -1,0 +1,55 @@
+"""Decoding states of several batches as the state of one.
+
+A state is a dataclass of tensors whose first axis is the batch, of values that all rows share, and
+of further states. Two states join where everything but the batch agrees: the same tokens consumed,
+caches of one size. A state of another kind may have a class method `joined(states)` of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Misfit(Exception):
+    """States that cannot be one batch."""
+
+
+def joined(states: Sequence[Any]) -> Any:
+    """The rows of all states, in order; raises `Misfit` where they do not fit together."""
+    first = states[0]
+    if any(type(state) is not type(first) for state in states):
+        raise Misfit
+    if hasattr(first, "joined"):
+        return first.joined(states)
+    if isinstance(first, Tensor):
+        return _cat(states)
+    if dataclasses.is_dataclass(first):
+        names = [field.name for field in dataclasses.fields(first)]
+        parts = {name: joined([getattr(state, name) for state in states]) for name in names}
+        return dataclasses.replace(first, **parts)
+    if isinstance(first, list | tuple):
+        if any(len(state) != len(first) for state in states):
+            raise Misfit
+        return type(first)(joined(parts) for parts in zip(*states, strict=True))
+    if isinstance(first, np.ndarray):
+        same = all(np.array_equal(first, state) for state in states)
+    else:
+        same = all(first == state for state in states)
+    if not same:
+        raise Misfit
+    return first
+
+
+def _cat(tensors: Sequence[Tensor]) -> Tensor:
+    first = tensors[0]
+    if not first.dim() or any(
+        t.shape[1:] != first.shape[1:] or t.dtype != first.dtype for t in tensors
+    ):
+        raise Misfit
+    return torch.cat(list(tensors))

@@ -1,0 +1,96 @@
+"""The contract of an output: from what a trunk gives to scores over a vocabulary.
+
+    config.build(dim, vocab, tied=None) -> Output
+    scores(hidden)                     (..., c) -> (..., vocab), logits or log-probabilities
+    loss(hidden, targets, chosen)      (..., c), (...), (...) -> −log p(target), and the best token
+
+softmax(scores) is the distribution over the vocabulary in each case, so a sampler needs nothing
+else. `loss` is a method of its own because some outputs can give −log p(target) without ever
+holding the scores of all tokens: those say so with `fused`, and objectives then ask for the loss.
+
+`tied` is the embedder whose tables an output shares; None gives it tables of its own. A config
+says in `check` which embeddings it can be tied to.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from weft.errors import WeftError
+from weft.registry import Registry
+
+OUTPUTS = Registry("output")
+INITIAL_STD = 0.02
+
+
+class TokenLoss(NamedTuple):
+    """What an output makes of hidden states and their targets, token by token."""
+
+    loss: Tensor  # (...), float32 or wider: −log p(target), 0 where a token is not chosen
+    best: Tensor  # (...), int64: the most probable token
+
+
+class OutputConfig:
+    """What every config of an output has."""
+
+    name: ClassVar[str]
+    fused: ClassVar[bool] = False  # the loss is better asked for than taken from the scores
+
+    def check(self, embedding: Any, tied: bool) -> None:
+        """Refuse what this output cannot be tied to; `embedding` is the trunk's config."""
+        if tied:
+            raise WeftError(f"the output {self.name!r} has no table to share; set tied=False")
+
+    def build(self, dim: int, vocab: int, tied: nn.Module | None = None) -> Output:
+        """The module for this width and vocabulary, sharing tables with the embedder `tied`."""
+        raise NotImplementedError(f"{type(self).__name__} has to define build")
+
+
+class Output(nn.Module):
+    """Hidden states (..., c) -> scores (..., vocab)."""
+
+    chunk: int | None = None  # tokens whose scores exist at one time in `loss`; None: all
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        """(..., c) -> (..., vocab): logits or log-probabilities."""
+        raise NotImplementedError(f"{type(self).__name__} has to define scores")
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """The scores."""
+        return self.scores(hidden)
+
+    def loss(self, hidden: Tensor, targets: Tensor, chosen: Tensor | None = None) -> TokenLoss:
+        """−log p(target) and the best token, each (...); `chosen` (...) is True where it counts."""
+        rows, wanted = hidden.flatten(0, -2), targets.flatten()  # (t, c), (t,)
+        if chosen is not None:
+            wanted = wanted.masked_fill(~chosen.flatten(), 0)
+        loss, best = self._rows(rows, wanted.long())
+        loss, best = loss.view(targets.shape), best.view(targets.shape)
+        return TokenLoss(loss if chosen is None else loss.masked_fill(~chosen, 0.0), best)
+
+    def _rows(self, rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The same for rows (t, c) and targets (t,): one chunk after the other, if asked."""
+        if self.chunk is None or len(rows) <= self.chunk:
+            return self._judge(rows, targets)
+        parts = [
+            checkpoint(self._judge, part, wanted, use_reentrant=False)
+            for part, wanted in zip(rows.split(self.chunk), targets.split(self.chunk), strict=True)
+        ]
+        losses, best = zip(*parts, strict=True)
+        return torch.cat(losses), torch.cat(best)
+
+    def _judge(self, rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        scores = self.scores(rows)  # (t, vocab)
+        wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        return F.cross_entropy(wide, targets, reduction="none"), scores.detach().argmax(-1)
+
+
+def check_chunk(chunk: int | None) -> None:
+    """Refuse chunks without a token."""
+    if chunk is not None and chunk < 1:
+        raise WeftError(f"chunk counts the tokens scored at one time, at least 1; got {chunk}")

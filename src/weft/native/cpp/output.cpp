@@ -1,0 +1,81 @@
+// From the last hidden states to scores and tokens.
+#include <algorithm>
+#include <cstring>
+
+#include "step.h"
+
+int32_t argmax(const float* scores, int64_t count) {
+    int64_t best = 0;
+    for (int64_t i = 1; i < count; i++)
+        if (scores[i] > scores[best]) best = i;
+    return (int32_t)best;
+}
+
+void Step::output(Team& team, const float* x) {
+    const Header& h = model_.header;
+    float* y = space_.normed.get();
+    int64_t vocab = model_.vocab();
+    for (int64_t o; (o = team.next()) < call_.outputs;) {
+        const float* from = x + call_.wanted[o] * dim_;
+        float* to = y + o * dim_;
+        if (h.post)
+            std::memcpy(to, from, dim_ * 4);
+        else
+            kernels_.norm(from, (const float*)model_.gain.data, (const float*)model_.shift.data, dim_,
+                          (float)h.eps, h.rms, to);
+        for (int64_t i = 0; i < dim_; i++) to[i] *= (float)h.output_scale;
+    }
+    team.barrier();
+    if (!call_.outputs) return;
+    if (h.modules) {
+        factored_output(team);
+    } else {
+        float* scores = call_.scores;
+        const float* bias = (const float*)model_.output_bias.data;
+        matmul(team, model_.output, y, dim_, call_.outputs, scores, vocab,
+               [&](int64_t o, int64_t first, int64_t last) {
+                   if (bias)
+                       for (int64_t i = first; i < last; i++) scores[o * vocab + i] += bias[i];
+               });
+    }
+    team.barrier();
+    mark(team, P_LOGITS, model_.output.bytes() + model_.output_modules.bytes());
+    if (call_.best)
+        for (int64_t o; (o = team.next()) < call_.outputs;)
+            call_.best[o] = argmax(call_.scores + o * vocab, vocab);
+    team.barrier();
+    mark(team, P_PICK, 0);
+}
+
+// scores[s, m] = sum_i x_i D[i, s] E[i, m]: threads share out the panels, since there are few rows.
+void Step::factored_output(Team& team) {
+    const Matrix& e = model_.output;
+    int64_t modules = model_.header.modules, each = model_.vocab() / modules, tile = kernels_.tile;
+    int64_t rows = call_.outputs * modules, tiles = (rows + tile - 1) / tile;
+    const float *x = space_.normed.get(), *d = (const float*)model_.output_modules.data;
+    const float* bias = (const float*)model_.output_bias.data;
+    std::vector<float>& packed = space_.packed[team.id()];
+    packed.resize(std::max<size_t>(packed.size(), tiles * dim_ * tile));
+    for (int64_t k = 0; k < dim_; k++) {
+        float factor = e.scales ? e.scales[k] : 1.0f;
+        for (int64_t row = 0; row < tiles * tile; row++) {
+            int64_t real = std::min(row, rows - 1);
+            packed[(row / tile * dim_ + k) * tile + row % tile] =
+                x[real / modules * dim_ + k] * d[k * modules + real % modules] * factor;
+        }
+    }
+    for (int64_t p; (p = team.next()) < e.cols / PANEL;) {
+        int64_t first = p * PANEL, count = std::min<int64_t>(PANEL, each - first);
+        float piece[PANEL * 16];
+        for (int64_t i = 0; i < tiles; i++) {
+            int64_t here = std::min(tile, rows - i * tile);
+            kernels_.panel(e, p, 0, dim_, &packed[i * dim_ * tile], (int)here, piece, PANEL, false);
+            for (int64_t r = 0; r < here; r++) {
+                int64_t at = (i * tile + r) * each + first;
+                for (int64_t c = 0; c < count; c++)
+                    call_.scores[at + c] =
+                        piece[r * PANEL + c] + (bias ? bias[(at + c) % model_.vocab()] : 0.0f);
+            }
+        }
+    }
+}

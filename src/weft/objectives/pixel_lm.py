@@ -1,0 +1,79 @@
+"""Pixel language modelling: a picture as a row of colours of a palette.
+
+    causal:   loss = −Σ_t log p(x_t | start, x_<t)    over all pixels, in raster order
+    masked:   loss = −Σ log p(x_i | the others)       over a share `rate`, shown as masks
+
+One id beyond the palette, `vocab`, is the start of a picture (causal) or the mask (masked); it is
+never predicted. What the layers in the middle have learned is told by `weft.training.linear_probe`;
+palettes are made by `weft.arena.palette`.
+
+Paper: Chen et al. 2020, Generative Pretraining from Pixels, section 2,
+https://openai.com/index/image-gpt/
+Mixers: causal ones, or any that reads both ways for kind="masked".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from weft.errors import WeftError
+from weft.models import Decoder, LanguageModel
+from weft.objectives.base import OBJECTIVES, Head, Loss, Metric
+from weft.objectives.batch import Batch
+from weft.objectives.causal_lm import token_loss
+from weft.objectives.masked_lm import all_real, with_mask_row
+from weft.objectives.sequence_to_sequence import check_choice
+from weft.objectives.two_sided import aligned
+
+
+@OBJECTIVES.register("pixel_lm")
+@dataclass(frozen=True, kw_only=True)
+class PixelLM:
+    """Cross-entropy of pixels: of each after those before it, or of hidden ones."""
+
+    kind: Literal["causal", "masked"] = "causal"
+    rate: float = 0.15  # share of pixels that are hidden, where kind="masked"
+    tied: bool = False  # scores use the table of the embedding
+
+    def __post_init__(self) -> None:
+        check_choice("kind", self.kind, ("causal", "masked"))
+        if not 0.0 < self.rate <= 1.0:
+            raise WeftError(f"rate is a share in (0, 1]; got rate={self.rate}")
+
+    @property
+    def metric(self) -> Metric:
+        """Bits per pixel; of hidden pixels the share that is right."""
+        return "bits per pixel" if self.kind == "causal" else "accuracy"
+
+    def build(self, trunk: Any, head: Head | None = None) -> LanguageModel:
+        """A language model with one row more than there are colours."""
+        made = with_mask_row(self.name, trunk, self.tied, head)
+        if self.kind == "masked":
+            return made
+        decoder = Decoder(embedding=made.trunk.embedding, stack=made.trunk.stack)
+        return dataclasses.replace(made, trunk=decoder)
+
+    def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Loss:
+        """Summed over the pixels that are predicted."""
+        extra = model.config.trunk.embedding.vocab - 1
+        if self.kind == "causal":
+            ids, real = aligned(batch.x, batch.valid)
+            valid = None if batch.valid is None else real
+            scores = pixel_scores(model, F.pad(ids[:, :-1], (1, 0), value=extra), valid)
+            return token_loss(scores, ids, valid)
+        ids, valid = batch.x, batch.valid
+        chosen = torch.rand(ids.shape, generator=generator, device=ids.device) < self.rate
+        chosen = chosen & all_real(ids, valid)
+        scores = pixel_scores(model, torch.where(chosen, extra, ids), valid)
+        return token_loss(scores, ids, chosen)
+
+
+def pixel_scores(model: nn.Module, ids: Tensor, valid: Tensor | None) -> Tensor:
+    """Scores of the palette's colours alone: (b, n, colours)."""
+    return model(ids, valid=valid)[..., :-1]
