@@ -306,6 +306,7 @@ def result_sections() -> dict[Path, dict[str, str]]:
         if rows[0].get("bench") == "attention"
     }
     tables["layouts"] = layout_table(found["cpu_layouts"])
+    tables |= linformer_tables(found["h200_linformer"])
     chosen = [found["h200_bidirectional_graph"], found["h200_causal_graph_patterns"]]
     return {
         DOCS / "speed.md": tables,
@@ -326,8 +327,63 @@ def result_sections() -> dict[Path, dict[str, str]]:
         },
         DOCS / "depth.md": {"depth_time": depth_table(found["cpu_depth"])},
         DOCS / "feedforward.md": {"moe": moe_table(found.get("h200_moe"))},
+        DOCS / "terraformer.md": {
+            "terraformer_bytes": byte_models(
+                found["h200_terraformer_bytes"], found.get("cpu_terraformer_bytes")
+            )
+        },
         DOCS / "ablate.md": {"ablate_bytes": ablation(found.get("ablate_bytes"))},
     }
+
+
+def linformer_tables(rows: list[dict[str, Any]]) -> dict[str, str]:
+    """Linformer against both kinds of dense attention: time and memory, by length and rank."""
+    found = {(row["measure"], row["length"], row["case"]): row for row in rows}
+    lengths = sorted({row["length"] for row in rows})
+    ranks = [f"k={k}" for k in (128, 256, 512, 1024, 2048)]
+
+    def cell(base: str, n: int, rank: str) -> str:
+        ratios = []
+        for way in ("forward", "forward+backward"):
+            one, other = found.get((way, n, base)), found.get((way, n, rank))
+            if other is None:
+                return "–"
+            ratios.append(one["median_s"] / other["median_s"])
+        memory = one["peak_bytes"] / other["peak_bytes"]
+        shown = f"{memory:.2f}" if memory < 10 else f"{memory:.0f}"
+        return f"{ratios[0]:.1f} / {ratios[1]:.1f} ({shown})"
+
+    made = {}
+    for base in ("unfused", "sdpa"):
+        lines = ["| tokens | " + " | ".join(ranks) + " |", "|---" * (1 + len(ranks)) + "|"]
+        for n in lengths:
+            lines.append(f"| {n:,} | " + " | ".join(cell(base, n, rank) for rank in ranks) + " |")
+        made[f"linformer_{base}"] = "\n".join(lines)
+    return made
+
+
+def byte_models(rows: list[dict[str, Any]], decoding: list[dict[str, Any]] | None) -> str:
+    """What sparse feed-forwards cost in quality, and what they save in decoding."""
+    speed = {row["case"]: row for row in decoding or ()}
+    lines = [
+        "| model | parameters | bits per byte | CPU, ms per token | time to dense |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows:
+        own = speed.get(row["case"])
+        cells = [f"{own['ms']:.3f}", f"{own['ratio']:.2f}"] if own else ["–", "–"]
+        figures = [f"{row['parameters']:,}", f"{row['bits_per_byte']:.3f}", *cells]
+        lines.append("| " + " | ".join([f"`{row['case']}`", *figures]) + " |")
+    at = rows[0]
+    told = (
+        f"{at['data']}; {at['layers']} layers, {at['dim']} wide, {at['steps']:,} updates of "
+        f"{at['batch']} × {at['length']:,} bytes, one seed; {at['device_name']}, torch "
+        f"{at['torch']}, {sum(row['seconds'] for row in rows) / 60:.0f} minutes in all."
+    )
+    if decoding:
+        on = decoding[0]
+        told += f" Decoding: {on['device_name']}, {on['threads']} threads, native, float32."
+    return "\n".join([told, "", *lines])
 
 
 def moe_table(rows: list[dict[str, Any]] | None) -> str:
