@@ -313,6 +313,7 @@ def result_sections() -> dict[Path, dict[str, str]]:
         ROOT / "README.md": {"results": summary(chosen)},
         DOCS / "lra.md": {"lra_speed": lra_speed_table(found["h200_lra_text_speed"])},
         DOCS / "decode.md": {"decode": decode_section(found.get("decode"))},
+        DOCS / "native.md": {"quantise": quantise_table(found["cpu_quantise"])},
         DOCS / "early-exit.md": exit_sections(found),
         DOCS / "pruning.md": {
             "pruning": figures(
@@ -334,6 +335,22 @@ def result_sections() -> dict[Path, dict[str, str]]:
         },
         DOCS / "ablate.md": {"ablate_bytes": ablation(found.get("ablate_bytes"))},
     }
+
+
+def quantise_table(rows: list[dict[str, Any]]) -> str:
+    """What rounding costs, part by part."""
+    at = rows[0]
+    lines = [
+        f"{at['model']}, {at['tokens']:,} held-out bytes in windows of {at['window']:,}.",
+        "",
+        "| rounded | to | size | nats per byte | change |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows:
+        cells = [row["part"], row["dtype"], f"{row['bytes'] / 1e6:.1f} MB"]
+        cells += [f"{row['loss']:.4f}", f"{row['change']:+.4f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 def linformer_tables(rows: list[dict[str, Any]]) -> dict[str, str]:

@@ -89,10 +89,11 @@ def test_hollow_models_have_no_memory_until_filled():
 def test_a_torch_clock_knows_its_parts():
     path = TorchPath(hollow(setting(batch=2).sparse), setting(batch=2))
     got = path.clock()
-    assert set(got) == {"attention", "feedforward", "logits", TOTAL}
+    assert set(got) == {"embed", "attention", "feedforward", "logits", "pick", TOTAL}
     assert sum(value for name, value in got.items() if name != TOTAL) <= got[TOTAL]
     assert path.state.position == 12  # 11 tokens read, and one decoded
     assert "step" not in vars(path.model.trunk.stack.sublayers[0])
+    assert "forward" not in vars(path.model.trunk.embedding)
 
 
 @needs_native
@@ -268,6 +269,6 @@ def test_tables_say_what_was_multiplied():
     assert len(parts.cells) == 2
     for row, cells in zip(rows, parts.cells, strict=True):
         shown = dict(part.rsplit(" ", 1) for part in cells[2].split(", "))
-        assert set(shown) == {"attention", "feedforward", "logits"}
+        assert set(shown) == {"embed", "attention", "feedforward", "logits", "pick"}
         assert float(shown["feedforward"]) == pytest.approx(row["ms_feedforward"], rel=0.01)
         assert list(map(float, shown.values())) == sorted(map(float, shown.values()))[::-1]

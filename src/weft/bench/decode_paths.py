@@ -51,8 +51,10 @@ class TorchPath:
         with _watched(self.model) as spent:
             start = time.perf_counter()
             scores, self.state = self.model.next_scores(self.ids, self.state)
+            scored = time.perf_counter()
             self.ids = scores.argmax(-1, keepdim=True)  # (b, 1)
-            return {**spent, TOTAL: time.perf_counter() - start}
+            end = time.perf_counter()
+            return {**spent, "pick": end - scored, TOTAL: end - start}
 
 
 def _before(setting: DecodeSetting) -> int:
@@ -62,13 +64,13 @@ def _before(setting: DecodeSetting) -> int:
 
 @contextmanager
 def _watched(model: Any) -> Iterator[dict[str, float]]:
-    """Clocks around sublayers and output; what they show is added up by part."""
+    """Clocks around embedding, sublayers and output; what they show is added up by part."""
     spent: dict[str, float] = {}
 
     def clocked(name: str, function: Any) -> Any:
-        def call(*args: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
             start = time.perf_counter()
-            result = function(*args)
+            result = function(*args, **options)
             spent[name] = spent.get(name, 0.0) + time.perf_counter() - start
             return result
 
@@ -77,13 +79,15 @@ def _watched(model: Any) -> Iterator[dict[str, float]]:
     sublayers = list(model.trunk.stack.sublayers)
     for sublayer in sublayers:
         sublayer.step = clocked(_NAMES[sublayer.letter], sublayer.step)
+    embedding = model.trunk.embedding
+    embedding.forward = clocked("embed", embedding.forward)
     model.scores = clocked("logits", model.scores)
     try:
         yield spent
     finally:
         for sublayer in sublayers:
             del sublayer.step
-        del model.scores
+        del model.scores, embedding.forward
 
 
 class NativePath:

@@ -23,6 +23,7 @@ Differs from it: `rescale`, which starts W2 √block larger, is the released cod
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 import torch
 import torch.nn.functional as F
@@ -96,9 +97,19 @@ class Rows(nn.Module):
 
     def gather(self, x: Tensor, index: Tensor) -> Tensor:
         """x (t, k) at the inputs index (t, k), the others being 0: (t, outputs)."""
-        rows = F.embedding(index, self.weight)  # (t, k, outputs)
-        y = x @ rows[0] if len(x) == 1 else (x[:, None] @ rows).squeeze(1)
+        if x.is_cuda or x.dtype != self.weight.dtype or torch.compiler.is_compiling():
+            rows = F.embedding(index, self.weight)  # (t, k, outputs)
+            y = x @ rows[0] if len(x) == 1 else (x[:, None] @ rows).squeeze(1)
+        else:
+            y = self._bags(x, index)
         return y if self.bias is None else y + self.bias
+
+    def _bags(self, x: Tensor, index: Tensor) -> Tensor:
+        """`gather` without copies of the rows; threads share bags, so a token is cut into some."""
+        parts = gcd(x.shape[1], torch.get_num_threads())
+        index, x = (each.reshape(len(each) * parts, -1) for each in (index, x))
+        sums = F.embedding_bag(index, self.weight, per_sample_weights=x, mode="sum")
+        return sums.unflatten(0, (-1, parts)).sum(1)  # (t, outputs)
 
 
 class SparseFeedForward(FeedForward):

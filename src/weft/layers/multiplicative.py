@@ -11,8 +11,8 @@ the product D[s, i] E[i, m], made for the call.
 The convolution runs over (tokens, modules) of z (n, S, M), M to M channels, weights shared by the
 modules: `length` × `width` taps for q and k, `length` × 1 for v, zeros outside. Causal, it reads
 the token and `length` − 1 before it; both ways, as many on either side. Decoding remembers the last
-`length` − 1 rows of z. It has no keys to group: kv_heads = heads. No context either: tokens of
-another sequence have no neighbours here.
+`length` − 1 rows of z, and convolves few tokens by a matrix product. It has no keys to group:
+kv_heads = heads. No context either: tokens of another sequence have no neighbours here.
 
 Paper: Jaszczur et al. 2021, section 3.2, https://arxiv.org/abs/2111.12763
 Differs from it: z has no bias of its own (the convolutions have one), so that padding stays 0.
@@ -30,6 +30,9 @@ from torch import Tensor, nn
 
 from weft.errors import Unsupported, WeftError
 from weft.layers.projection import PROJECTIONS, Projections, output_matrix, split_heads
+
+# So many tokens are convolved faster by a product with copies of what each of them reads.
+_FEW = 8
 
 
 @PROJECTIONS.register("multiplicative")
@@ -92,7 +95,8 @@ class Multiply(nn.Module):
         """By the factors for few tokens, by their product for many."""
         if x.shape[:-1].numel() > self.weight.shape[1]:
             return F.linear(x, self.product(), self.bias)
-        y = ((x[..., None, :] * self.scale) @ self.weight).flatten(-2)  # (..., outputs)
+        scaled = (x[..., None, :] * self.scale).flatten(0, -2)  # (tokens · S, inputs)
+        y = (scaled @ self.weight).view(*x.shape[:-1], -1)  # (..., outputs)
         return y if self.bias is None else y + self.bias
 
     def product(self) -> Tensor:
@@ -127,6 +131,15 @@ class ModuleConvolution(nn.Module):
         # Channels come last in memory, which is the layout that convolutions prefer.
         y = F.conv2d(z.permute(0, 3, 1, 2), self.weight, self.bias, padding=(0, beside))
         return y.permute(0, 2, 3, 1).flatten(2)
+
+    def product(self, columns: Tensor) -> Tensor:
+        """The same from what the widest convolution reads, (M, length, width, b, n, S)."""
+        beside = (columns.shape[2] - self.weight.shape[3]) // 2
+        if beside:
+            columns = columns[:, :, beside:-beside]
+        read = columns.flatten(3).flatten(0, 2)  # (M · length · width, b · n · S)
+        y = F.linear(read.t(), self.weight.flatten(1), self.bias)  # (b · n · S, M)
+        return y.view(*columns.shape[3:5], -1)
 
 
 class ConvolvedProjections(nn.Module):
@@ -193,7 +206,17 @@ class ConvolvedProjections(nn.Module):
 
     def _convolved(self, z: Tensor, *maps: ModuleConvolution) -> list[Tensor]:
         z = z.unflatten(-1, (self.modules_count, -1))  # (b, length − 1 + n, S, M)
-        return [split_heads(each(z), self.heads) for each in maps]
+        if len(z) * (z.shape[1] - self.before) > _FEW:
+            return [split_heads(each(z), self.heads) for each in maps]
+        columns = _columns(z, *self.to_q.weight.shape[2:])
+        return [split_heads(each.product(columns), self.heads) for each in maps]
+
+
+def _columns(z: Tensor, length: int, width: int) -> Tensor:
+    """(b, length − 1 + n, S, M) -> what a convolution reads, (M, length, width, b, n, S)."""
+    padded = F.pad(z.transpose(2, 3), (width // 2, width // 2))
+    read = padded.unfold(1, length, 1).unfold(3, width, 1)  # (b, n, M, S, length, width)
+    return read.permute(2, 4, 5, 0, 1, 3).contiguous()
 
 
 def _no_context() -> Unsupported:

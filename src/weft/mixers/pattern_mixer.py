@@ -24,7 +24,7 @@ from weft.kernels.dense import dense_attention
 from weft.kernels.numbered import number
 from weft.layers.cache import append
 from weft.mixers.base import AttentionMixer, Frame, State
-from weft.patterns import Full, Pattern
+from weft.patterns import Causal, Full, Pattern
 from weft.patterns.derive import keeps, mask
 
 
@@ -71,6 +71,8 @@ class PatternAttention(AttentionMixer):
     def __init__(self, config: Any, frame: Frame, pattern: Pattern) -> None:
         super().__init__(config, frame)
         self.pattern = number(pattern)
+        # Where every query reads all that came before, decoding plans nothing and forgets nothing.
+        self.reads_all = isinstance(pattern, Causal)
 
     def attention(
         self,
@@ -141,6 +143,8 @@ class PatternAttention(AttentionMixer):
     def _pruned(self, state: KeyValueState, memory: Tensor | None) -> KeyValueState:
         """The state without keys that no later query reads."""
         state.memory = memory
+        if self.reads_all:
+            return state
         return state.only(self.needed(state.kept, state.position))
 
     def state_size(self, tokens: int) -> int:
@@ -159,6 +163,8 @@ class PatternAttention(AttentionMixer):
     def _from_cache(self, q: Tensor, start: int, state: KeyValueState) -> Tensor:
         """q (b, h, n, d) at positions start.. over the keys of a state (b, g, m, d)."""
         heads, k, v = self.frame.heads, state.k, state.v
+        if self.reads_all and q.shape[2] == 1 and not self.positions.biased:
+            return _unmasked(q, k, v)
         i, j = torch.arange(start, start + q.shape[2])[:, None], torch.as_tensor(state.kept)[None]
         each = _by_head(self.pattern, heads)
         seen = {pattern: pattern.sees(i, j) for pattern in dict.fromkeys(each)}
@@ -167,8 +173,12 @@ class PatternAttention(AttentionMixer):
             bias = dense_bias(self.positions.at, heads, i.to(q.device), j.to(q.device))
             return dense_attention(q, k, v, mask=allowed.to(q.device), bias=bias)[0]
         if allowed.all():
-            return F.scaled_dot_product_attention(q, k, v, enable_gqa=q.shape[1] != k.shape[1])
+            return _unmasked(q, k, v)
         return dense_attention(q, k, v, mask=allowed.to(q.device))[0]
+
+
+def _unmasked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=q.shape[1] != k.shape[1])
 
 
 @lru_cache(maxsize=256)

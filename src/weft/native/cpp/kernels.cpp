@@ -151,16 +151,17 @@ void add_rows(const Matrix& w, const int32_t* index, const float* weight, int64_
 #if defined(__AVX512F__)
 constexpr int TILE = 8;
 #else
-constexpr int TILE = 6;
+constexpr int TILE = 4;
 #endif
 
 template <class T, int R>
 inline void panel_tile(const T* b, int64_t count, const float* a, float* c, int64_t cstride,
-                       bool add) {
+                       bool add, const char* soon, int64_t step) {
     constexpr int PARTS = PANEL / LANES;
     Vec sums[R][PARTS] = {};
     for (int64_t k = 0; k < count; k++, b += PANEL, a += TILE) {
-        __builtin_prefetch((const char*)b + AHEAD);
+        __builtin_prefetch(soon);
+        soon += step;
         Vec row[PARTS];
 #pragma GCC unroll 4
         for (int part = 0; part < PARTS; part++) row[part] = load(b + part * LANES);
@@ -180,16 +181,18 @@ inline void panel_tile(const T* b, int64_t count, const float* a, float* c, int6
 
 template <class T>
 void panel(const Matrix& b, int64_t p, int64_t first, int64_t last, const float* a, int rows,
-           float* c, int64_t cstride, bool add) {
+           float* c, int64_t cstride, bool add, int64_t part, int64_t parts) {
     const T* at = (const T*)b.data + (p * b.rows + first) * PANEL;
-    if (rows == TILE) return panel_tile<T, TILE>(at, last - first, a, c, cstride, add);
+    int64_t count = last - first, step = PANEL * (int64_t)sizeof(T) / parts;
+    const char* soon = (const char*)(at + count * PANEL) + part * count * step;
+    if (rows == TILE) return panel_tile<T, TILE>(at, count, a, c, cstride, add, soon, step);
     int r = 0;
     for (; r + 4 <= rows; r += 4)
-        panel_tile<T, 4>(at, last - first, a + r, c + r * cstride, cstride, add);
+        panel_tile<T, 4>(at, count, a + r, c + r * cstride, cstride, add, soon, step);
     for (; r + 2 <= rows; r += 2)
-        panel_tile<T, 2>(at, last - first, a + r, c + r * cstride, cstride, add);
+        panel_tile<T, 2>(at, count, a + r, c + r * cstride, cstride, add, soon, step);
     for (; r < rows; r++)
-        panel_tile<T, 1>(at, last - first, a + r, c + r * cstride, cstride, add);
+        panel_tile<T, 1>(at, count, a + r, c + r * cstride, cstride, add, soon, step);
 }
 
 #define BY_DTYPE(function, dtype, ...)                                  \
@@ -212,8 +215,9 @@ static void any_add_rows(const Matrix& w, const int32_t* index, const float* wei
     BY_DTYPE(add_rows, w.dtype, w, index, weight, count, first, last, y)
 }
 static void any_panel(const Matrix& b, int64_t p, int64_t first, int64_t last, const float* a,
-                      int rows, float* c, int64_t cstride, bool add) {
-    BY_DTYPE(panel, b.dtype, b, p, first, last, a, rows, c, cstride, add)
+                      int rows, float* c, int64_t cstride, bool add, int64_t part,
+                      int64_t parts) {
+    BY_DTYPE(panel, b.dtype, b, p, first, last, a, rows, c, cstride, add, part, parts)
 }
 
 static float softmax(float* scores, int64_t count) {
@@ -254,11 +258,13 @@ static void norm(const float* x, const float* gain, const float* shift, int64_t 
 }
 
 static float read(const float* data, int64_t count) {
+    // Four streams, as the products read four rows: one alone does not fill the memory's pipes.
+    int64_t part = count / 4;
     Vec sums[4] = {};
-    for (int64_t i = 0; i + 4 * LANES <= count; i += 4 * LANES)
+    for (int64_t i = 0; i + LANES <= part; i += LANES)
         for (int j = 0; j < 4; j++) {
-            prefetch(data + i + j * LANES);
-            sums[j] += load(data + i + j * LANES);
+            prefetch(data + j * part + i);
+            sums[j] += load(data + j * part + i);
         }
     return sum(sums[0] + sums[1] + sums[2] + sums[3]);
 }

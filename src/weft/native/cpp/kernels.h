@@ -30,9 +30,10 @@ struct Kernels {
     // y[c - first] += sum_j weight[j] * W_{index[j], c}; index == nullptr: row j
     void (*add_rows)(const Matrix& w, const int32_t* index, const float* weight, int64_t count,
                      int64_t first, int64_t last, float* y);
-    // c[r * cstride + 0..15] = or += sum_k a[k * tile + r] * panel p of b, rows first..last of b
+    // c[r * cstride + 0..15] = or += sum_k a[k * tile + r] * panel p of b, rows first..last of b;
+    // asks for the part-th of `parts` equal shares of the rows behind `last` on the way
     void (*panel)(const Matrix& b, int64_t p, int64_t first, int64_t last, const float* a, int rows,
-                  float* c, int64_t cstride, bool add);
+                  float* c, int64_t cstride, bool add, int64_t part, int64_t parts);
     // scores -> e^(scores - largest); returns their sum
     float (*softmax)(float* scores, int64_t count);
     // y = (x - mean) / sqrt(var + eps) * gain + shift, or x / sqrt(mean square + eps) * gain

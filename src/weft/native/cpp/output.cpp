@@ -69,7 +69,8 @@ void Step::factored_output(Team& team) {
         float piece[PANEL * 16];
         for (int64_t i = 0; i < tiles; i++) {
             int64_t here = std::min(tile, rows - i * tile);
-            kernels_.panel(e, p, 0, dim_, &packed[i * dim_ * tile], (int)here, piece, PANEL, false);
+            kernels_.panel(e, p, 0, dim_, &packed[i * dim_ * tile], (int)here, piece, PANEL, false, i,
+                           tiles);
             for (int64_t r = 0; r < here; r++) {
                 int64_t at = (i * tile + r) * each + first;
                 for (int64_t c = 0; c < count; c++)

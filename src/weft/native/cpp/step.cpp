@@ -9,6 +9,7 @@ void Workspace::grow(const Model& model, int64_t tokens, int threads) {
     scores.resize(packed.size());
     logits.resize(packed.size());
     picked.resize(packed.size());
+    far.resize(packed.size());
     if (tokens <= room) return;
     int64_t dim = model.dim(), wide = dim, units = 1, rank = 1, blocks = 1, mixes = 1;
     for (const Sublayer& sublayer : model.sublayers)
@@ -195,7 +196,8 @@ void Step::panels(Team& team, const Matrix& b, int64_t rows, const Pack& pack, f
             for (int64_t i = begin; i < end; i++)
                 kernels_.panel(b, p, first, last, &packed[(i - begin) * depth * tile],
                                (int)std::min(tile, rows - i * tile),
-                               c + i * tile * b.cols + p * PANEL, b.cols, first > 0);
+                               c + i * tile * b.cols + p * PANEL, b.cols, first > 0, i - begin,
+                               end - begin);
     }
     if (end > begin) after(begin * tile, std::min(end * tile, rows));
     team.barrier();

@@ -25,7 +25,7 @@ struct Workspace {
     Block<float> x, other, normed, qkv, heads, hidden, gate, low, active, mixed, conv, turns, branch;
     Block<int32_t> chosen;
     std::vector<std::vector<float>> packed, scores, logits;  // one of each for each thread
-    std::vector<std::vector<int32_t>> picked;
+    std::vector<std::vector<int32_t>> picked, far;
     int64_t room = 0;
 
     void grow(const Model& model, int64_t tokens, int threads);
