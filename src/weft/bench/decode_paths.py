@@ -58,8 +58,8 @@ class TorchPath:
 
 
 def _before(setting: DecodeSetting) -> int:
-    """Tokens to read first. Each call adds one: half of them before `context`, half behind it."""
-    return max(setting.context - setting.rounds // 2, 1)
+    """Tokens to read first. Each turn adds two: half of them before `context`, half behind it."""
+    return max(setting.context - setting.rounds, 1)
 
 
 @contextmanager

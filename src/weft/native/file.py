@@ -9,6 +9,7 @@ The library maps `model.weft` into memory and checks every count, offset and sha
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 from typing import Any
 
@@ -138,7 +139,9 @@ def checksum(data: bytes) -> int:
 
 def in_memory(size: int) -> mmap.mmap:
     """A buffer of this size, in huge pages where the system has them."""
-    buffer = mmap.mmap(-1, size)
+    # Private: pages that could be shared with another process are never huge.
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if os.name == "posix" else {}
+    buffer = mmap.mmap(-1, size, **private)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         buffer.madvise(mmap.MADV_HUGEPAGE)
     return buffer
