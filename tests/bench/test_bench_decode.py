@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from weft.bench.decode_bytes import numbers, reading, step_bytes
 from weft.bench.decode_gate import agreement
 from weft.bench.decode_paths import TOTAL, NativePath, TorchPath
-from weft.bench.decode_run import DecodeBench, _marked
+from weft.bench.decode_run import Contender, DecodeBench, _marked
 from weft.bench.decode_setting import DecodeSetting, feedforward_setting, preset_setting
 from weft.bench.decode_weights import fill, hollow
 from weft.bench.llama import tensors, units
@@ -91,7 +91,7 @@ def test_a_torch_clock_knows_its_parts():
     got = path.clock()
     assert set(got) == {"embed", "attention", "feedforward", "logits", "pick", TOTAL}
     assert sum(value for name, value in got.items() if name != TOTAL) <= got[TOTAL]
-    assert path.state.position == 12  # 11 tokens read, and one decoded
+    assert path.state.position == 10  # context − rounds tokens read, and one decoded
     assert "step" not in vars(path.model.trunk.stack.sublayers[0])
     assert "forward" not in vars(path.model.trunk.embedding)
 
@@ -101,9 +101,9 @@ def test_a_torch_clock_knows_its_parts():
 def test_a_native_clock_knows_its_parts(kind):
     chosen = setting(batch=3)
     path = NativePath(hollow(getattr(chosen, kind)), chosen)
-    assert path.state.lengths == [11, 11, 11]
+    assert path.state.lengths == [9, 9, 9]  # context − rounds
     got = path.clock()
-    assert path.state.lengths == [12, 12, 12]
+    assert path.state.lengths == [10, 10, 10]
     assert got["feedforward"] > 0
     assert ("controller" in got) == (kind == "sparse")
 
@@ -272,3 +272,11 @@ def test_tables_say_what_was_multiplied():
         assert set(shown) == {"embed", "attention", "feedforward", "logits", "pick"}
         assert float(shown["feedforward"]) == pytest.approx(row["ms_feedforward"], rel=0.01)
         assert list(map(float, shown.values())) == sorted(map(float, shown.values()))[::-1]
+
+
+def test_a_turn_wakes_the_threads_and_times_the_second_token():
+    times = iter([{TOTAL: 9.0}, {TOTAL: 1.0}, {TOTAL: 8.0}, {TOTAL: 2.0}])
+    one = Contender(kind="dense", path="torch", clock=lambda: next(times), parameters=1)
+    one.turn()
+    one.turn()
+    assert [reading[TOTAL] for reading in one.readings] == [1.0, 2.0]
