@@ -173,7 +173,7 @@ def test_what_cannot_run_is_said():
     reasons = {row["case"]: row["error"] for row in rows}
     assert "one of f32, f16, q8_0, q4_0; got 'q5'" in reasons["llama.cpp q5"]
     try:
-        import llama_cpp  # noqa: F401
+        import llama_cpp  # noqa: F401  # is it here?
     except ImportError:
         assert "llama-cpp-python, which is not installed" in reasons["llama.cpp q4_0"]
     assert reasons["sparse torch"] is None
@@ -224,7 +224,7 @@ def test_a_llama_has_as_many_parameters():
 
 
 def test_a_gguf_file_holds_the_shape(tmp_path):
-    gguf = pytest.importorskip("gguf")
+    gguf = pytest.importorskip("gguf", reason="its reader checks our files")
     from weft.bench.llama import write_gguf
 
     parameters = write_gguf(tmp_path / "m.gguf", setting().dense, "q8_0", 64)

@@ -91,7 +91,7 @@ def test_a_stop_string_ends_the_text(folder):
 
 
 def test_a_tokenizer_file(tmp_path):
-    tokenizers = pytest.importorskip("tokenizers")
+    tokenizers = pytest.importorskip("tokenizers", reason="comes with weft[data]")
     words = {word: i for i, word in enumerate(["a", "b", "c", "d"])}
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="a"))
     made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
@@ -124,7 +124,7 @@ def test_a_run_of_train(tmp_path, monkeypatch):
 
 
 def test_native_gives_the_same_text(folder, tmp_path):
-    native = pytest.importorskip("weft.native")
+    native = pytest.importorskip("weft.native", reason="needs the library")
     if native.available() is not None:
         pytest.skip(native.available())
     (tmp_path / "p.txt").write_text("one\nthree four\ntwo\n")

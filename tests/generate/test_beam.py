@@ -111,7 +111,7 @@ class TheirPenalty(Beams):
 
 @pytest.fixture(scope="module")
 def t5():
-    library = pytest.importorskip("transformers")
+    library = pytest.importorskip("transformers", reason="parity with its implementation")
     config = library.T5Config(
         vocab_size=12,
         d_model=16,

@@ -73,7 +73,7 @@ def test_filters_equal_numpy(scores, settings, data):
 @quick
 @given(scores=SCORES, settings=SETTINGS, data=st.data())
 def test_filters_equal_the_transformers_library(scores, settings, data):
-    library = pytest.importorskip("transformers")
+    library = pytest.importorskip("transformers", reason="parity with its implementation")
     seen = data.draw(st.sets(st.integers(0, len(scores) - 1), min_size=1))
     steps = [
         library.RepetitionPenaltyLogitsProcessor(settings["repetition_penalty"]),

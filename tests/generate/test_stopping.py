@@ -93,7 +93,7 @@ def test_ids_beyond_bytes_are_refused():
 
 @pytest.fixture(scope="module")
 def tokenizer_file(tmp_path_factory):
-    tokenizers = pytest.importorskip("tokenizers")
+    tokenizers = pytest.importorskip("tokenizers", reason="comes with weft[data]")
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = tokenizers.decoders.ByteLevel()
@@ -121,7 +121,7 @@ def test_a_tokenizer_s_text_comes_out_whole(tokenizer_file, text):
 
 
 def test_a_tokenizer_with_spaces_between_words(tmp_path):
-    tokenizers = pytest.importorskip("tokenizers")
+    tokenizers = pytest.importorskip("tokenizers", reason="comes with weft[data]")
     words = {"▁the": 0, "▁cat": 1, "s": 2}
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="s"))
     made.decoder = tokenizers.decoders.Metaspace()
@@ -133,7 +133,7 @@ def test_a_tokenizer_with_spaces_between_words(tmp_path):
 
 @pytest.mark.parametrize(("name", "message"), [("none.json", "there is no"), ("bad.json", "is no")])
 def test_refuses_what_is_no_tokenizer(tmp_path, name, message):
-    pytest.importorskip("tokenizers")
+    pytest.importorskip("tokenizers", reason="comes with weft[data]")
     (tmp_path / "bad.json").write_text("{}")
     with pytest.raises(WeftError, match=message):
         TokenizerText(tmp_path / name)

@@ -96,7 +96,7 @@ def test_gradients_add_up_over_the_layers(recompute):
 
 
 def albert(layers, groups):
-    transformers = pytest.importorskip("transformers")
+    transformers = pytest.importorskip("transformers", reason="parity with its implementation")
     config = transformers.AlbertConfig(
         vocab_size=11,
         embedding_size=DIM,

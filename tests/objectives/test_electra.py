@@ -129,7 +129,9 @@ def test_both_documents_of_a_pair():
 
 
 def test_the_heads_are_theirs():
-    electra = pytest.importorskip("transformers.models.electra.modeling_electra")
+    electra = pytest.importorskip(
+        "transformers.models.electra.modeling_electra", reason="parity with its implementation"
+    )
     config = electra.ElectraConfig(hidden_size=8, embedding_size=8, layer_norm_eps=1e-5)
     model = built()
     judge = electra.ElectraDiscriminatorPredictions(config).double()
@@ -146,7 +148,9 @@ def test_the_heads_are_theirs():
 
 
 def test_the_discriminator_and_its_loss_are_theirs():
-    electra = pytest.importorskip("transformers.models.electra.modeling_electra")
+    electra = pytest.importorskip(
+        "transformers.models.electra.modeling_electra", reason="parity with its implementation"
+    )
     config = electra.ElectraConfig(
         vocab_size=VOCAB + 1,
         hidden_size=8,

@@ -81,7 +81,7 @@ def test_hidden_pixels():
 
 
 def test_equals_imagegpt():
-    transformers = pytest.importorskip("transformers")
+    transformers = pytest.importorskip("transformers", reason="parity with its implementation")
     config = transformers.ImageGPTConfig(
         vocab_size=VOCAB + 1,
         n_positions=LENGTH,

@@ -106,7 +106,7 @@ def test_words_of_a_tokenizer(kind, tmp_path):
 
 def test_words_of_the_tokenizers_package(tmp_path):
     """Their own word numbers, from the text, against ours, from the tokens alone."""
-    tokenizers = pytest.importorskip("tokenizers")
+    tokenizers = pytest.importorskip("tokenizers", reason="comes with weft[data]")
     made = tokenizers.Tokenizer(
         tokenizers.models.WordPiece(
             {"[UNK]": 0, "un": 1, "##do": 2, "##ing": 3, "it": 4}, unk_token="[UNK]"

@@ -10,8 +10,15 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli.bench import Device
-
-STOPPED = 130  # the exit status of an ablation that was asked to stop
+from weft.cli.grid_options import (
+    CellMinutes,
+    Jobs,
+    MemoryLimit,
+    Plugins,
+    Retry,
+    options,
+    stop,
+)
 
 
 def ablate(
@@ -40,19 +47,11 @@ def ablate(
     change: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the base: model.layers=2.")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Trainings at the same time.")] = 1,
-    cell_minutes: Annotated[
-        float | None, typer.Option(min=0.0, help="End a training that takes longer.")
-    ] = None,
-    memory_limit: Annotated[
-        float | None, typer.Option(min=0.0, help="Gigabytes that a training may grow by.")
-    ] = None,
-    retry: Annotated[
-        bool, typer.Option("--retry", help="Run trainings that failed once more.")
-    ] = False,
-    plugin: Annotated[
-        list[str] | None, typer.Option(help="A module that registers mixers or tasks of yours.")
-    ] = None,
+    jobs: Jobs = 1,
+    cell_minutes: CellMinutes = None,
+    memory_limit: MemoryLimit = None,
+    retry: Retry = False,
+    plugin: Plugins = None,
 ) -> None:
     """Train a base model and modifications of it, a few seeds each, and rank them.
 
@@ -62,7 +61,6 @@ def ablate(
     from weft.arena.ablate import ablate as run
     from weft.arena.ablate_rows import write_table
     from weft.arena.ablate_speed import measure_speed
-    from weft.arena.compare import Options
     from weft.arena.grid import plugged
     from weft.cli.live import Live
     from weft.cli.screen import console
@@ -71,17 +69,14 @@ def ablate(
     changes = _changes(task, steps, device, change or [])
     given = {"seeds": tuple(range(seeds)), "final_steps": final_steps}
     wanted = _wanted(out, recipe, changes, {**given, "plugins": tuple(plugin or ())}, only)
-    limit = None if memory_limit is None else int(memory_limit * 2**30)
-    options = Options(jobs=jobs, cell_minutes=cell_minutes, memory_limit=limit, retry=retry)
+    chosen = options(jobs, cell_minutes, memory_limit, retry)
     with Live(console(error=True)) as live:
-        found = run(wanted, out, options, live, command=shlex.join(["weft", *sys.argv[1:]]))
+        found = run(wanted, out, chosen, live, command=shlex.join(["weft", *sys.argv[1:]]))
     if speed and found.finished:
         measure_speed(wanted, out, told=lambda text: typer.echo(text, err=True))
     _show(out, write_table(wanted, out), console())
     if not found.finished:
-        again = f"weft ablate --out {shlex.quote(str(out))}"
-        typer.echo(f"stopped with {found.missing} trainings to go; to go on: {again}", err=True)
-        raise typer.Exit(STOPPED)
+        stop("ablate", out, found.missing)
 
 
 def _wanted(

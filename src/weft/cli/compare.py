@@ -10,8 +10,15 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli.bench import Device
-
-STOPPED = 130  # the exit status of a grid that was asked to stop
+from weft.cli.grid_options import (
+    CellMinutes,
+    Jobs,
+    MemoryLimit,
+    Plugins,
+    Retry,
+    options,
+    stop,
+)
 
 
 def compare(
@@ -57,26 +64,17 @@ def compare(
     unfused: Annotated[
         bool, typer.Option("--unfused", help="Also dense attention without a fused kernel.")
     ] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Trainings at the same time.")] = 1,
-    cell_minutes: Annotated[
-        float | None, typer.Option(min=0.0, help="End a training that takes longer.")
-    ] = None,
-    memory_limit: Annotated[
-        float | None, typer.Option(min=0.0, help="Gigabytes that a training may grow by.")
-    ] = None,
-    retry: Annotated[
-        bool, typer.Option("--retry", help="Run trainings that failed once more.")
-    ] = False,
-    plugin: Annotated[
-        list[str] | None, typer.Option(help="A module that registers mixers or tasks of yours.")
-    ] = None,
+    jobs: Jobs = 1,
+    cell_minutes: CellMinutes = None,
+    memory_limit: MemoryLimit = None,
+    retry: Retry = False,
+    plugin: Plugins = None,
 ) -> None:
     """Train mechanisms on a task under one budget; quality, speed and memory side by side.
 
     Each training runs in its own process, so one that fails becomes a line of the result. Stop
     with Ctrl-C at any time; `weft compare --out FOLDER` goes on.
     """
-    from weft.arena.compare import Options
     from weft.arena.compare import compare as run
     from weft.arena.grid import plugged
     from weft.cli.live import Live
@@ -90,21 +88,14 @@ def compare(
         "span_samples": span_samples, "unfused": unfused, "plugins": plugin or [],
     }  # fmt: skip
     grid = _grid(out, wanted)
-    options = Options(
-        jobs=jobs,
-        cell_minutes=cell_minutes,
-        memory_limit=None if memory_limit is None else int(memory_limit * 2**30),
-        retry=retry,
-    )
+    chosen = options(jobs, cell_minutes, memory_limit, retry)
     command = shlex.join(["weft", *sys.argv[1:]])
     with Live(console(error=True)) as live:
-        found = run(grid, out, options, live, command=command)
+        found = run(grid, out, chosen, live, command=command)
     if found.rows:
         _show(out, console())
     if not found.finished:
-        again = f"weft compare --out {shlex.quote(str(out))}"
-        typer.echo(f"stopped with {found.missing} trainings to go; to go on: {again}", err=True)
-        raise typer.Exit(STOPPED)
+        stop("compare", out, found.missing)
 
 
 def _grid(out: Path, wanted: dict[str, Any]) -> Any:

@@ -104,7 +104,24 @@ def read_context(mixer: Mixer, x: Tensor, given: Given) -> Tensor:
     return mixer(x, valid=given.valid, context=given.context, context_valid=given.context_valid)
 
 
-class SelfSublayer(Sublayer):
+class MixingSublayer(Sublayer):
+    """Tokens read their own sequence: what decoding remembers is the mixer's state."""
+
+    @property
+    def mixer(self) -> Mixer:
+        """The one that reads its own sequence."""
+        return self.body.mixer
+
+    def start(self, batch: int = 1) -> State:
+        """The mixer's."""
+        return self.mixer.start(batch)
+
+    def state_size(self, tokens: int) -> int:
+        """The mixer's."""
+        return self.mixer.state_size(tokens)
+
+
+class SelfSublayer(MixingSublayer):
     """'s': tokens read tokens of their own sequence."""
 
     letter = "s"
@@ -114,14 +131,6 @@ class SelfSublayer(Sublayer):
     def mixer(self) -> Mixer:
         """The body."""
         return self.body
-
-    def start(self, batch: int = 1) -> State:
-        """The mixer's."""
-        return self.body.start(batch)
-
-    def state_size(self, tokens: int) -> int:
-        """The mixer's."""
-        return self.body.state_size(tokens)
 
     def absorb(self, x: Tensor, given: Given, state: State | None) -> State | None:
         """The mixer's, which may be cheaper than a step."""
@@ -159,24 +168,11 @@ class Side(nn.Module):
         self.mixer, self.cross = mixer, cross
 
 
-class ParallelSublayer(Sublayer):
+class ParallelSublayer(MixingSublayer):
     """'p': tokens read their own sequence and the context, and both results are added."""
 
     letter = "p"
     body: Side
-
-    @property
-    def mixer(self) -> Mixer:
-        """The one that reads its own sequence."""
-        return self.body.mixer
-
-    def start(self, batch: int = 1) -> State:
-        """The mixer's."""
-        return self.body.mixer.start(batch)
-
-    def state_size(self, tokens: int) -> int:
-        """The mixer's."""
-        return self.body.mixer.state_size(tokens)
 
     def call(self, x: Tensor, given: Given) -> Tensor:
         """Mix the sequence, and read the context."""

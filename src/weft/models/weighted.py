@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from weft.errors import Unsupported
 from weft.feedforward import FeedForward
 from weft.mixers import Mixer, State
-from weft.models.sublayer import Given, Sublayer
+from weft.models.sublayer import Given, MixingSublayer
 
 
 class WeightedHeads(nn.Module):
@@ -58,24 +58,11 @@ class WeightedHeads(nn.Module):
         return torch.einsum("bhnc,h->bnc", y, self.alpha.softmax(-1))
 
 
-class WeightedSublayer(Sublayer):
+class WeightedSublayer(MixingSublayer):
     """'w': tokens read their sequence, and each head passes the feed-forward."""
 
     letter = "w"
     body: WeightedHeads
-
-    @property
-    def mixer(self) -> Mixer:
-        """What gives the heads."""
-        return self.body.mixer
-
-    def start(self, batch: int = 1) -> State:
-        """The mixer's."""
-        return self.body.mixer.start(batch)
-
-    def state_size(self, tokens: int) -> int:
-        """The mixer's."""
-        return self.body.mixer.state_size(tokens)
 
     def call(self, x: Tensor, given: Given) -> Tensor:
         """Mix the sequence, weigh the heads."""
