@@ -14,7 +14,14 @@ from weft.errors import WeftError
 
 EASY = Drawing.of(size=32, dashes=2)
 PLAIN = Drawn(
-    drawing=EASY, easier=None, batch_size=6, seed=3, tile=None, symmetries=False, threads=1
+    drawing=EASY,
+    easier=None,
+    batch_size=6,
+    seed=3,
+    tile=None,
+    symmetries=False,
+    shrink=1,
+    threads=1,
 )
 
 
@@ -54,6 +61,28 @@ def test_symmetries_change_images_and_not_labels():
     for a, b in zip(one.x.numpy(), other.x.numpy(), strict=True):
         assert np.array_equal(np.sort(a), np.sort(b))
     assert np.array_equal(source.batch(4).x, one.x), "the same again for the same step"
+
+
+def test_shrunk_images_are_means_of_squares():
+    source = dataclasses.replace(PLAIN, shrink=2)
+    large, small = (each.batch(1).x.numpy().reshape(6, -1) for each in (PLAIN, source))
+    large = large.reshape(6, 32, 32)
+    corners = [large[:, y::2, x::2] for y in (0, 1) for x in (0, 1)]
+    assert np.abs(small.reshape(6, 16, 16) - sum(corners) / 4).max() <= 0.5
+    assert np.array_equal(source.batch(1).y, PLAIN.batch(1).y)
+
+
+def test_a_task_shrinks_every_split():
+    task = TASKS.parse("pathfinder(size=64, shrink=2, dashes=2, train=0, valid=2, test=2)")
+    whole = TASKS.parse("pathx(dashes=2, train=0, valid=2, test=2)")
+    assert task.length == 64 * 64
+    for rows in zip(task.load("valid").rows, whole.load("valid").rows, strict=True):
+        small, large = (row.reshape(side, side) for row, side in zip(rows, (64, 128), strict=True))
+        assert abs(small.mean() - large.mean()) < 0.5
+        assert abs(float(small[10, 20]) - large[20:22, 40:42].mean()) <= 0.5
+    assert task.stream(3).batch(0).x.shape == (3, 64 * 64)
+    with pytest.raises(WeftError, match="shrink=0"):
+        TASKS.parse("pathfinder(shrink=0)")
 
 
 def test_tiles_stand_one_after_another():

@@ -30,13 +30,14 @@ class Drawn:
     seed: int
     tile: tuple[int, int] | None
     symmetries: bool
+    shrink: int
     threads: int
 
     def __str__(self) -> str:
+        size = self.drawing.size // self.shrink
         return (
-            f"fresh images of {self.drawing.size}×{self.drawing.size}, "
-            f"{self.drawing.contour_length} dashes, seed {self.seed}, "
-            f"in batches of {self.batch_size}"
+            f"fresh images of {size}×{size}, {self.drawing.contour_length} dashes, "
+            f"seed {self.seed}, in batches of {self.batch_size}"
         )
 
     def batch(self, step: int) -> Batch:
@@ -49,7 +50,7 @@ class Drawn:
         if self.symmetries:
             rng = np.random.default_rng([self.seed, step])
             images = turned(images, rng.integers(8, size=len(images)))
-        rows = in_tiles(images, self.tile)
+        rows = in_tiles(shrunk(images, self.shrink), self.tile)
         x, y = torch.from_numpy(rows.astype(np.int64)), torch.from_numpy(labels.astype(np.int64))
         return Batch(x=x, y=y)
 
@@ -63,6 +64,15 @@ def turned(images: np.ndarray, symmetry: np.ndarray) -> np.ndarray:
     out = np.where((symmetry & 1)[:, None, None] > 0, images[:, ::-1], images)
     out = np.where((symmetry & 2)[:, None, None] > 0, out[:, :, ::-1], out)
     return np.where((symmetry & 4)[:, None, None] > 0, out.transpose(0, 2, 1), out)
+
+
+def shrunk(images: np.ndarray, factor: int) -> np.ndarray:
+    """(b, s, s) -> (b, s / factor, s / factor): means of squares of pixels, rounded."""
+    if factor == 1:
+        return images
+    small = images.shape[1] // factor
+    squares = images.reshape(len(images), small, factor, small, factor)
+    return np.rint(squares.mean((2, 4), dtype=np.float32)).astype(images.dtype)
 
 
 def in_tiles(images: np.ndarray, tile: tuple[int, int] | None) -> np.ndarray:

@@ -24,7 +24,7 @@ import numpy as np
 from weft.arena.cache import Arrays, cached
 from weft.arena.examples import Examples, Rows
 from weft.arena.pathfinder_images import Drawing, draw
-from weft.arena.pathfinder_stream import Drawn, in_tiles
+from weft.arena.pathfinder_stream import Drawn, in_tiles, shrunk
 from weft.arena.tasks import readers
 from weft.arena.tasks.base import TASKS, Split, best_threshold, majority
 from weft.arena.tasks.display import as_picture
@@ -56,6 +56,7 @@ class Pathfinder:
     easier: int = 0  # dashes of a third of the images drawn while training; 0: none are easier
     symmetries: bool = False  # images drawn while training are turned and mirrored at random
     tile: tuple[int, int] | None = None  # pixels tile by tile, (height, width); None: row by row
+    shrink: int = 1  # images are drawn this many times larger, then averaged down to `size`
 
     kind: ClassVar = "classify"
     metric: ClassVar = "accuracy"
@@ -63,7 +64,9 @@ class Pathfinder:
     vocab: ClassVar = 256
 
     def __post_init__(self) -> None:
-        Drawing.of(size=self.size, dashes=self.dashes)
+        if self.shrink < 1:
+            raise WeftError(f"images are averaged down by 1 or more; got shrink={self.shrink}")
+        self._drawing(self.dashes)
         if min(self.valid, self.test) < 1 or self.seed < 0 or self.train < 0:
             raise WeftError("each split has at least one image, and a seed is 0 or more")
         if self.train and (self.easier or self.symmetries):
@@ -83,16 +86,23 @@ class Pathfinder:
     def source(self) -> str:
         """Which data this is, in words."""
         what = f"Pathfinder {self.size}×{self.size}, {self.dashes} dashes"
+        if self.shrink > 1:
+            what += f", averaged down from {self.drawn_size}×{self.drawn_size}"
         if not self.train:
             what += ", fresh images for training"
         if self.folder:
             return f"{what}, files of the folder {Path(self.folder).name!r}"
         return f"{what}, own generator, published parameters, seed {self.seed}"
 
+    @property
+    def drawn_size(self) -> int:
+        """Pixels along one side as drawn."""
+        return self.size * self.shrink
+
     def load(self, split: Split) -> Examples:
         """Images as rows of pixels; class 1 is joined."""
         found = self._filed(split) if self.folder else self._drawn(split)
-        images, labels = found["images"], found["labels"]
+        images, labels = shrunk(found["images"], self.shrink), found["labels"]
         pixels = in_tiles(images, self.tile).reshape(-1)
         rows = Rows(pixels, np.arange(len(images) + 1) * self.length)
         return Examples(rows, self.length, labels=labels)
@@ -102,12 +112,13 @@ class Pathfinder:
         if self.train:
             return None
         return Drawn(
-            drawing=Drawing.of(size=self.size, dashes=self.dashes),
-            easier=Drawing.of(size=self.size, dashes=self.easier) if self.easier else None,
+            drawing=self._drawing(self.dashes),
+            easier=self._drawing(self.easier) if self.easier else None,
             batch_size=batch,
             seed=self.seed,
             tile=self.tile,
             symmetries=self.symmetries,
+            shrink=self.shrink,
             threads=_threads(),
         )
 
@@ -128,17 +139,20 @@ class Pathfinder:
             row = row[order.argsort()]
         return as_picture(row, self.size)
 
+    def _drawing(self, dashes: int) -> Drawing:
+        return Drawing.of(size=self.drawn_size, dashes=dashes)
+
     def _drawn(self, split: Split) -> Arrays:
         count = getattr(self, split)
         settings = {
-            "size": self.size,
+            "size": self.drawn_size,
             "dashes": self.dashes,
             "seed": self.seed,
             "first": _FIRST[split],
             "count": count,
             "version": VERSION,
         }
-        drawing = Drawing.of(size=self.size, dashes=self.dashes)
+        drawing = self._drawing(self.dashes)
 
         def build(scratch: Path) -> Arrays:
             return {"labels": _draw(drawing, self.seed, _FIRST[split], count, scratch)}
@@ -152,10 +166,10 @@ class Pathfinder:
             raise readers.unexpected("pathfinder", folder.parent, EXPECTED)
         settings: dict[str, Any] = {
             "files": [readers.stamp(file) for file in notes],
-            "size": self.size,
+            "size": self.drawn_size,
             "version": VERSION,
         }
-        found = cached("pathfinder", settings, lambda _: _read(notes, self.size))
+        found = cached("pathfinder", settings, lambda _: _read(notes, self.drawn_size))
         begin, end = (round(share * len(found["labels"])) for share in _SHARES[split])
         return {name: array[begin:end] for name, array in found.items()}
 
