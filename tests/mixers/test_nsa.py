@@ -40,8 +40,8 @@ def heads_last(x):
 
 def test_compression_and_choice_equal_fla():
     mixer, x = build(), gaussian(2, 70, 24)
-    q, _, compressed, _, _ = (y.detach() for y in mixer.heads(x))
-    k, v = mixer.compress(compressed).chunk(2, 1)
+    q, _, compressed, _, _ = mixer.heads(x)
+    q, k, v = (y.detach() for y in (q, *mixer.compress(compressed)))
     scale = 6**-0.5
     args = map(heads_last, (q, k, v))
     expected, _ = naive_nsa_compression(*args, block_size=8, scale=scale)
@@ -82,7 +82,7 @@ def test_all_blocks_selected_is_dense_causal_attention():
     mixer, x = gated(build(selected=9), 0, 1, 0), gaussian(2, 70, 24)
     _, q, _, selected, _ = mixer.heads(x)
     causal = torch.ones(70, 70, dtype=torch.bool).tril()
-    y = dense_attention(q, *selected.chunk(2, 1), mask=causal)[0]
+    y = dense_attention(q, *selected, mask=causal)[0]
     expected = mixer.to_out(y.transpose(1, 2).flatten(2))
     torch.testing.assert_close(mixer(x), expected, rtol=0, atol=1e-12)
     fewer = gated(build(selected=4), 0, 1, 0)
@@ -93,7 +93,7 @@ def test_the_window_alone_is_a_sliding_window():
     mixer, x = gated(build(), 0, 0, 1), gaussian(2, 70, 24)
     _, q, _, _, near = mixer.heads(x)
     distance = torch.arange(70)[:, None] - torch.arange(70)
-    y = dense_attention(q, *near.chunk(2, 1), mask=(distance >= 0) & (distance < 7))[0]
+    y = dense_attention(q, *near, mask=(distance >= 0) & (distance < 7))[0]
     expected = mixer.to_out(y.transpose(1, 2).flatten(2))
     torch.testing.assert_close(mixer(x), expected, rtol=0, atol=1e-12)
 
@@ -101,7 +101,7 @@ def test_the_window_alone_is_a_sliding_window():
 def test_slots_of_one_token_are_dense_causal_attention():
     mixer, x = gated(build(span=1, stride=1, block=4), 1, 0, 0), gaussian(2, 30, 24)
     q, _, compressed, _, _ = mixer.heads(x)
-    y = dense_attention(q, *compressed.chunk(2, 1), mask=torch.ones(30, 30).bool().tril())[0]
+    y = dense_attention(q, *compressed, mask=torch.ones(30, 30).bool().tril())[0]
     expected = mixer.to_out(y.transpose(1, 2).flatten(2))
     torch.testing.assert_close(mixer(x), expected, rtol=0, atol=1e-12)
 
@@ -128,6 +128,24 @@ def test_a_window_makes_a_slot_when_it_is_full():
     compress = OverlapCompression("mlp", 4, 2, 6)
     assert [compress.slots(n) for n in (0, 3, 4, 5, 6, 8)] == [0, 0, 1, 1, 2, 3]
     assert compress(torch.randn(1, 2, 9, 6)).shape == (1, 2, 3, 6)
+
+
+@pytest.mark.parametrize(("span", "stride"), [(4, 2), (3, 3), (6, 2)])
+@pytest.mark.parametrize("kind", ["mlp", "mean"])
+def test_slots_are_those_of_the_equation(kind, span, stride):
+    compress, x = OverlapCompression(kind, span, stride, 6).double(), gaussian(2, 3, 17, 6)
+    windows = [x[:, :, at : at + span] for at in range(0, 17 - span + 1, stride)]
+    if kind == "mean":
+        expected = torch.stack([window.mean(2) for window in windows], 2)
+        shifted = torch.stack([window.roll(1, 3).mean(2) for window in windows], 2)
+    else:
+        first, second, places = compress.first, compress.second, compress.places
+        hidden = [first((window + places).flatten(2)) for window in windows]
+        expected = second(torch.nn.functional.gelu(torch.stack(hidden, 2)))
+        hidden = [first((window + places.roll(1, 0)).flatten(2)) for window in windows]
+        shifted = second(torch.nn.functional.gelu(torch.stack(hidden, 2)))
+    torch.testing.assert_close(compress(x), expected, rtol=0, atol=1e-12)
+    assert not torch.allclose(compress(x), shifted, atol=1e-6)
 
 
 def test_refuses_what_it_cannot_do():

@@ -1,5 +1,6 @@
 """Performer against performer_pytorch, against dense attention in the limit, and its redraws."""
 
+import copy
 import sys
 import types
 import warnings
@@ -8,6 +9,8 @@ from itertools import pairwise
 import pytest
 import torch
 
+import weft.kernels.feature_map_fused as fused
+import weft.mixers.performer as performer
 from weft.errors import Unsupported, WeftError
 from weft.kernels.dense import dense_attention
 from weft.layers.positions import Alibi
@@ -60,6 +63,24 @@ def test_equals_performer_pytorch_without_its_epsilon(published, kernel, causal)
     torch.testing.assert_close(ours, expected, rtol=0, atol=1e-11)
 
 
+@pytest.mark.parametrize("kernel", ["softmax", "relu"])
+def test_the_fused_kernels_equal_the_equation(monkeypatch, kernel):
+    """Interpreted: grouped keys, padding, features that fill no whole tile; gradients too."""
+    monkeypatch.setattr(performer, "can_fuse", lambda *given: True)
+    monkeypatch.setattr(fused, "RANDOM", fused.RANDOM._replace(chunk=16, tile=16))
+    mixer = build({"causal": True, "kv_heads": 1}, kernel=kernel, features=19).float()
+    x = gaussian(1, 20, 32).float()
+    valid = torch.arange(20)[None] < 17
+    exact = copy.deepcopy(mixer).double()
+    ours, expected = mixer(x, valid=valid), exact.reference(x.double(), valid=valid)
+    expected = expected * valid[..., None]
+    torch.testing.assert_close(ours.double(), expected, rtol=1e-4, atol=1e-5)
+    ours.square().sum().backward()
+    expected.square().sum().backward()
+    for one, other in zip(mixer.parameters(), exact.parameters(), strict=True):
+        torch.testing.assert_close(one.grad.double(), other.grad, rtol=1e-3, atol=1e-4)
+
+
 def error_at(features, scale=0.5, draws=6):
     """Relative error against dense attention, averaged over draws."""
     q, k, v = gaussian(3, 1, 2, 64, 16, scale=scale)
@@ -106,7 +127,8 @@ def test_the_future_would_leak_through_a_shift_by_the_largest_key():
     louder[:, :, -1] = 2 * mixer.directions.weight[:, 0]  # where φ is largest
 
     def twin(k):
-        e = mixer.exponents(k)
+        projected, half = mixer.exponents(k)
+        e = projected - half
         features = (e - e.amax((-2, -1), keepdim=True)).exp()
         weights = (mixer.queries(q) @ features.mT).tril()
         return weights / weights.sum(-1, keepdim=True) @ v

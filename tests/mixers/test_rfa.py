@@ -1,11 +1,14 @@
 """Random feature attention: its recurrence token by token, its kernel in the limit, its gates."""
 
+import copy
 from itertools import pairwise
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+import weft.kernels.feature_map_fused as fused
+import weft.mixers.rfa as rfa
 from weft.errors import Unsupported, WeftError
 from weft.kernels.feature_map import linear_attention
 from weft.layers.positions import Alibi
@@ -48,6 +51,24 @@ def test_equals_the_recurrence_of_the_paper(gated):
         mixer.scale.mul_(torch.linspace(0.5, 1.5, 16, dtype=torch.float64))
         gates = torch.sigmoid(mixer.gate(x))[0].T if gated else None
         torch.testing.assert_close(mixer(x), recurrence(mixer, x, gates), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_the_fused_kernels_equal_the_equation(monkeypatch, gated):
+    """Interpreted: grouped keys, padding; gradients of gates and σ too."""
+    monkeypatch.setattr(rfa, "can_fuse", lambda *given: True)
+    monkeypatch.setattr(fused, "RANDOM", fused.RANDOM._replace(chunk=16, tile=16))
+    mixer = build({"causal": True, "kv_heads": 1}, features=9, gated=gated).float()
+    x = gaussian(1, 20, 32).float()
+    valid = torch.arange(20)[None] < 17
+    exact = copy.deepcopy(mixer).double()
+    ours, expected = mixer(x, valid=valid), exact.reference(x.double(), valid=valid)
+    expected = expected * valid[..., None]
+    torch.testing.assert_close(ours.double(), expected, rtol=1e-4, atol=1e-5)
+    ours.square().sum().backward()
+    expected.square().sum().backward()
+    for one, other in zip(mixer.parameters(), exact.parameters(), strict=True):
+        torch.testing.assert_close(one.grad.double(), other.grad, rtol=1e-3, atol=1e-4)
 
 
 def error_at(features, draws=6):

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.kernels.slots import into_blocks
+from weft.kernels.taps import can_fuse, fused_tap_sum
 
 _LEAST_BLOCK = 16  # rows of a band matrix, at least
 
@@ -43,8 +44,10 @@ def tap_sum(x: Tensor, taps: Tensor, before: int) -> Tensor:
     """out_i = Σ_s taps_is · x_(i + s − before): x (b, h, n, d), taps (b, h, n, t) -> (b, h, n, d).
 
     A convolution whose weights may differ from token to token, as products of small band matrices;
-    taps (1, h, 1, t) are the same for all. x is 0 beyond its ends.
+    taps (1, h, 1, t) are the same for all. x is 0 beyond its ends. On a GPU: `taps.py`.
     """
+    if can_fuse(x, taps):
+        return fused_tap_sum(x, taps, before)
     n, offsets = x.shape[2], taps.shape[3]
     w = max(_LEAST_BLOCK, offsets)
     if taps.shape[2] == 1:

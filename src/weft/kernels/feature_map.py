@@ -19,14 +19,14 @@ keeps the denominator from vanishing: one below it counts as `floor`.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from weft.errors import WeftError
-from weft.kernels.feature_map_fused import Feature, can_fuse, fused_causal_attention
+from weft.kernels.feature_map_fused import can_fuse, fused_causal_attention
 from weft.kernels.slots import into_blocks
 
 
@@ -48,7 +48,7 @@ def linear_attention(
     eps: float = 1e-6,
     floor: float | None = None,
     chunk: int = 64,
-    feature: Feature = "given",
+    feature: Literal["given", "elu"] = "given",
 ) -> Tensor:
     """Features (b, h, n, f) and (b, g, m, f), values (b, g, m, e) -> (b, h, n, e).
 
@@ -56,17 +56,14 @@ def linear_attention(
     feature="elu" the features are elu + 1 of what is given. Causal, on a GPU in bfloat16, our own
     kernels run (`feature_map_fused`).
     """
-    fused = causal and log_decay is None and floor is None and can_fuse(q, k, v)
-    fused = fused and not torch.compiler.is_compiling()
-    if fused and valid is None:
-        return fused_causal_attention(q, k, v, feature=feature, eps=eps)
+    if causal and can_fuse(q, k, v):
+        gates = {"valid": valid, "log_decay": log_decay}
+        return fused_causal_attention(q, k, v, feature=feature, eps=eps, floor=floor, **gates)
     if feature == "elu":
         q, k = elu_features(q), elu_features(k)
     if valid is not None:
         hidden = ~valid[:, None, :, None]
         k, v = k.masked_fill(hidden, 0.0), v.masked_fill(hidden, 0.0)
-    if fused:
-        return fused_causal_attention(q, k, v, eps=eps)
     if causal:
         return causal_linear_attention(
             q, k, v, log_decay=log_decay, eps=eps, floor=floor, chunk=chunk

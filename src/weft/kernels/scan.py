@@ -8,6 +8,9 @@ Linear: pairs (a, b) of neighbouring runs join to (a a', a' b + b'), so runs dou
 The gradient of an element-wise recurrence is itself linear, g_t = G_t + J_(t+1) · g_(t+1) with
 J = ∂h_t / ∂h_(t−1), one number per channel: once all h are known, one call of `step` on all tokens
 gives J, the linear scan gives g, and nothing waits. Memory is O(n c) in all three.
+
+On a GPU the linear scan is one kernel, and so are the n steps of a cell that has one (`Fused`,
+`recurrence.py`): a step by itself is too little work for the calls that it takes.
 """
 
 from __future__ import annotations
@@ -20,8 +23,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from weft.kernels.recurrence import can_fuse, fused_linear
+
 # step(inputs at t, h before, weights) -> h; in the element-wise scan also for all tokens at once.
 Step = Callable[[tuple[Tensor, ...], Tensor, tuple[Tensor, ...]], Tensor]
+# fused(inputs, h before the first token, weights) -> all h: the steps of one cell by one kernel.
+Fused = Callable[[tuple[Tensor, ...], Tensor, tuple[Tensor, ...]], Tensor]
 
 
 def linear_scan(a: Tensor, b: Tensor, start: Tensor) -> Tensor:
@@ -30,13 +37,18 @@ def linear_scan(a: Tensor, b: Tensor, start: Tensor) -> Tensor:
 
 
 def elementwise_scan(
-    step: Step, inputs: tuple[Tensor, ...], start: Tensor, weights: tuple[Tensor, ...]
+    step: Step,
+    inputs: tuple[Tensor, ...],
+    start: Tensor,
+    weights: tuple[Tensor, ...],
+    fused: Fused | None = None,
 ) -> Tensor:
     """h_t = step(inputs at t, h_(t−1), weights), channel by channel: (b, n, c).
 
     Inputs are (b, n, ...), weights broadcast, and a channel of h reads that channel of h alone.
+    `fused` does the same steps where kernels run.
     """
-    return _ElementwiseScan.apply(step, len(inputs), start, *inputs, *weights)
+    return _ElementwiseScan.apply(step, fused, len(inputs), start, *inputs, *weights)
 
 
 def scan(
@@ -51,7 +63,9 @@ def scan(
 
 
 def _doubled(a: Tensor, b: Tensor, start: Tensor) -> Tensor:
-    """The linear recurrence by doubling."""
+    """The linear recurrence by doubling; on a GPU, by a kernel."""
+    if can_fuse(a, b, start):
+        return fused_linear(a, b, start)
     n = b.shape[1]
     b = torch.cat((b[:, :1] + a[:, :1] * start[:, None], b[:, 1:]), dim=1)
     reach = 1
@@ -66,6 +80,8 @@ def _doubled(a: Tensor, b: Tensor, start: Tensor) -> Tensor:
 
 def _backwards(jacobian: Tensor, grad: Tensor) -> Tensor:
     """g_t = G_t + J_(t+1) · g_(t+1), from the last token to the first: (b, n, c)."""
+    if can_fuse(jacobian, grad):
+        return fused_linear(jacobian, grad, torch.zeros_like(grad[:, 0]), back=True)
     following = F.pad(jacobian[:, 1:], (0, 0, 0, 1)).flip(1)
     return _doubled(following, grad.flip(1), torch.zeros_like(grad[:, 0])).flip(1)
 
@@ -92,8 +108,14 @@ class _LinearScan(torch.autograd.Function):
 
 class _ElementwiseScan(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, step: Step, count: int, start: Tensor, *tensors: Tensor) -> Tensor:
-        h = scan(step, tensors[:count], start, tensors[count:])
+    def forward(
+        ctx: Any, step: Step, fused: Fused | None, count: int, start: Tensor, *tensors: Tensor
+    ) -> Tensor:
+        inputs, weights = tensors[:count], tensors[count:]
+        if fused is not None and can_fuse(start, *tensors):
+            h = fused(inputs, start, weights)
+        else:
+            h = scan(step, inputs, start, weights)
         ctx.step, ctx.count = step, count
         ctx.save_for_backward(start, h, *tensors)
         return h
@@ -109,4 +131,4 @@ class _ElementwiseScan(torch.autograd.Function):
             (jacobian,) = torch.autograd.grad(again.sum(), before, retain_graph=True)
         g = _backwards(jacobian, grad)
         found = torch.autograd.grad(again, leaves, g)
-        return None, None, jacobian[:, 0] * g[:, 0], *found
+        return None, None, None, jacobian[:, 0] * g[:, 0], *found

@@ -2,7 +2,8 @@
 
 Every pair of a query and a block that it chose is an item; items are sorted by block and cut into
 chunks, so that a chunk is a product of up to `CHUNK` queries with one block. The parts of a query
-are joined through their log-sum-exp. Time and memory grow with the pairs, not with n².
+are joined through their log-sum-exp. Time and memory grow with the pairs, not with n². On a GPU in
+half precision `selected_fused.py` does the same by kernels of our own.
 
 Letters: s chosen blocks of a query, w tokens of a block, p = h / g query heads per key head,
 u chunks, a items of a chunk.
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from weft.kernels.dense import dense_attention
 from weft.kernels.hash_chunks import cut_buckets, take_rows
+from weft.kernels.selected_fused import can_fuse, fused_selected
 from weft.kernels.slots import into_blocks
 
 CHUNK = 64
@@ -36,7 +38,9 @@ def attend_selected(
     `chosen` are distinct block numbers; one that is not below ⌈m / block⌉ stands for no block. A
     query reads keys up to itself, and at least one of them.
     """
-    (n, d), (g, m) = q.shape[2:], k.shape[1:3]
+    if can_fuse(q, k, v, block):
+        return fused_selected(q, k, v, chosen, block=block, start=start, dropout=dropout)
+    chosen, (n, d), (g, m) = chosen.long(), q.shape[2:], k.shape[1:3]
     s, count, heads = chosen.shape[3], -(-m // block), q.shape[1] // g
     item, slot = cut_buckets(chosen.flatten(2), count + 1, min(CHUNK, n))
     none = item == n * s

@@ -4,19 +4,31 @@
 
 The limit is doubly stochastic, a soft permutation. The causal form has entries below the diagonal
 only, and a column sum that runs down: row u is divided by what rows up to u hold, so no row depends
-on a later one.
+on a later one. On a GPU float32 matrices take one kernel each way (`sinkhorn_triton.py`).
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 TINY = 1e-30  # a sum below it is one of zeros, and divides nothing
+TILE = 8192  # numbers of the rows that a program of the kernels holds at a time
+WARPS = 8
+_WIDEST = 4096  # columns that the kernels take
 
 
 def balance(scores: Tensor, iterations: int, allowed: Tensor | None = None) -> Tensor:
-    """(..., u, u) -> (..., u, u), rows sum to 1; `allowed` marks entries that may be above 0."""
+    """(..., u, u) -> (..., u, u), rows sum to 1; `allowed` marks entries that may be above 0.
+
+    In float32 at least, as `causal_balance`.
+    """
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if can_fuse(scores):
+        return fused_balance(scores, iterations, allowed)
     p = (scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)).softmax(-1)
     for _ in range(iterations):
         p = divided(p, p.sum(-2, keepdim=True))
@@ -26,12 +38,15 @@ def balance(scores: Tensor, iterations: int, allowed: Tensor | None = None) -> T
 
 def causal_balance(scores: Tensor, iterations: int) -> Tensor:
     """(..., u, u) -> (..., u, u) below the diagonal; rows sum to 1, but the first is 0."""
-    below = torch.ones_like(scores, dtype=torch.bool).tril(-1)
-    first = torch.zeros_like(below[..., :1])
-    first[..., 0, :] = True  # a row without entries takes any, and loses it again
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if can_fuse(scores):
+        return fused_balance(scores, iterations, causal=True)
+    below = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril(-1)
+    first = torch.zeros_like(below)
+    first[0] = True  # a row without entries takes any, and loses it again
     p = scores.masked_fill(~(below | first), -torch.inf).softmax(-1).masked_fill(~below, 0.0)
     for _ in range(iterations):
-        p = divided(p, p.cumsum(-2))
+        p = divided(p, p.mT.contiguous().cumsum(-1).mT)  # along memory: others wait row by row
         p = divided(p, p.sum(-1, keepdim=True))
     return p
 
@@ -39,3 +54,55 @@ def causal_balance(scores: Tensor, iterations: int) -> Tensor:
 def divided(p: Tensor, sums: Tensor) -> Tensor:
     """p / sums, and p where a sum is 0: the gradient stays finite."""
     return p / torch.where(sums > TINY, sums, 1.0)
+
+
+def can_fuse(scores: Tensor) -> bool:
+    """Whether the kernels take these scores: float32 on a GPU, outside a graph."""
+    fits = scores.dtype == torch.float32 and 0 < scores.shape[-1] <= _WIDEST
+    return scores.is_cuda and fits and not torch.compiler.is_compiling()
+
+
+def fused_balance(
+    scores: Tensor, iterations: int, allowed: Tensor | None = None, *, causal: bool = False
+) -> Tensor:
+    """`balance`, or `causal_balance`, by the kernels."""
+    return _Balance.apply(scores, iterations, allowed, causal)
+
+
+class _Balance(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, scores: Tensor, iterations: int, allowed: Tensor | None, causal: bool
+    ) -> Tensor:
+        from weft.kernels.sinkhorn_triton import forward_kernel
+
+        scores, u = scores.contiguous(), scores.shape[-1]
+        lines = scores.numel() // (u * u)
+        kept = iterations if ctx.needs_input_grad[0] else 0  # else each pass writes over the last
+        p = scores.new_empty(lines, kept + 1, u, u)
+        c = scores.new_empty(lines, max(kept, 1), u if causal else 1, u)
+        masked = allowed is not None
+        allowed = allowed.expand_as(scores).contiguous() if masked else scores
+        slots = [x.stride(1) if kept else 0 for x in (p, c)]
+        ctx.sizes = (u, iterations, p.stride(0), slots[0], c.stride(0), slots[1])
+        ctx.settings = _settings(u, causal)
+        forward_kernel[(lines,)](scores, allowed, p, c, *ctx.sizes, MASKED=masked, **ctx.settings)
+        ctx.save_for_backward(p, c)
+        return p[:, -1].reshape(scores.shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        from weft.kernels.sinkhorn_triton import backward_kernel
+
+        p, c = ctx.saved_tensors
+        g = grad.clone(memory_format=torch.contiguous_format)
+        backward_kernel[(len(p),)](g, p, c, *ctx.sizes, **ctx.settings)
+        return g, None, None, None
+
+
+def _settings(u: int, causal: bool) -> dict[str, Any]:
+    """How a matrix of u columns is cut."""
+    columns = max(16, 1 << (u - 1).bit_length())
+    rows = max(2, min(TILE // columns, columns))
+    return {"ROWS": rows, "COLS": columns, "CAUSAL": causal, "TINY": TINY, "num_warps": WARPS}

@@ -4,6 +4,8 @@
     mlp    slot_t = W₂ gelu(W₁ [x_{ts} + e_0; ...; x_{ts + span − 1} + e_{span − 1}])
 
 e are learned vectors for the places inside a window. A window that is not full makes no slot.
+`span` is a multiple of `stride`: the tokens are cut into strips of `stride`, each strip is
+multiplied once for every place that it takes in a window, and W₁ e is a vector of its own.
 """
 
 from __future__ import annotations
@@ -34,10 +36,19 @@ class OverlapCompression(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(b, g, m, d) -> (b, g, slots, d)."""
-        if not self.slots(x.shape[2]):
+        slots, shares = self.slots(x.shape[2]), self.span // self.stride
+        if not slots:
             return x[:, :, :0]
-        windows = x.unfold(2, self.span, self.stride).transpose(-1, -2)  # (b, g, s, w, d)
+        used = (slots + shares - 1) * self.stride
+        x = x if used == x.shape[2] else x[:, :, :used]
+        strips = x.unflatten(2, (-1, self.stride))  # (b, g, strips, stride, d)
         if self.kind == "mean":
             work = torch.promote_types(x.dtype, torch.float32)
-            return windows.mean(3, dtype=work).to(x.dtype)
-        return self.second(F.gelu(self.first((windows + self.places).flatten(3))))
+            sums = strips.sum(3, dtype=work)  # (b, g, strips, d)
+            total = sum(sums[:, :, at : at + slots] for at in range(shares))
+            return (total / self.span).to(x.dtype)
+        weight = self.first.weight.unflatten(1, (shares, -1))  # (d, shares, stride·d)
+        each = F.linear(strips.flatten(3), weight.transpose(0, 1).flatten(0, 1))
+        each = each.unflatten(-1, (shares, -1))  # (b, g, strips, shares, d)
+        hidden = sum(each[:, :, at : at + slots, at] for at in range(shares))
+        return self.second(F.gelu(hidden + self.first(self.places.flatten())))

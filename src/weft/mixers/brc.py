@@ -7,7 +7,8 @@ Where a > 1 the state of a channel is bistable. w_a and w_c are vectors, channel
 `neuromodulated` they are matrices, and channels govern each other (nBRC).
 Both ways, a second one runs from the right (`recurrent_mixer.py`).
 Time O(n c²), one token after another; memory O(n c). The gradient of the plain cell is parallel
-(`kernels/scan.py`). Decoding keeps h.
+(`kernels/scan.py`), and its steps are one kernel on a GPU; nBRC has a product with a matrix between
+two tokens, and calls for each. Decoding keeps h.
 
 Paper: Vecoven et al. 2020, section 3, https://arxiv.org/abs/2006.05252
 Differs from it: a projection follows, which also joins the directions.
@@ -21,6 +22,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from weft.kernels.recurrence import fused_brc
 from weft.kernels.scan import elementwise_scan, scan
 from weft.mixers.base import MIXERS, Frame, Traits
 from weft.mixers.recurrent_mixer import Cell, Memory, RecurrentMixer
@@ -79,8 +81,11 @@ class BRCCell(Cell):
         (h0,), dim = memory, len(self.bias) // 2
         gates, new = self.to_gates(x).to(h0.dtype).split((2 * dim, dim), dim=-1)
         gates = gates + self.bias.to(h0.dtype)
-        run, step = (scan, _modulated) if self.neuromodulated else (elementwise_scan, _alone)
-        h = run(step, (gates, new), h0, (self.memory.to(h0.dtype),))
+        weights = (self.memory.to(h0.dtype),)
+        if self.neuromodulated:
+            h = scan(_modulated, (gates, new), h0, weights)
+        else:
+            h = elementwise_scan(_alone, (gates, new), h0, weights, fused_brc)
         return h.to(x.dtype), (h[:, -1].clone(),)
 
     def plain(self, x: Tensor, memory: Memory) -> tuple[Tensor, Memory]:

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.kernels.recurrence import torch_rnn
 from weft.mixers.base import MIXERS, Frame, Traits
 from weft.mixers.recurrent_mixer import Cell, Memory, RecurrentMixer
 
@@ -63,8 +64,7 @@ class GRUCell(Cell):
 
     def forward(self, x: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """All tokens by one call."""
-        y, h = self.rnn(x, memory[0][None].contiguous())
-        return y, (h[0],)
+        return torch_rnn(torch.gru, x, memory, self.rnn._flat_weights)
 
     def plain(self, x: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """The equation."""

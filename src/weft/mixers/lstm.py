@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.kernels.recurrence import torch_rnn
 from weft.mixers.base import MIXERS, Frame, Traits
 from weft.mixers.recurrent_mixer import Cell, Memory, RecurrentMixer
 
@@ -64,8 +65,7 @@ class LSTMCell(Cell):
 
     def forward(self, x: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """All tokens by one call."""
-        y, (h, c) = self.rnn(x, tuple(part[None].contiguous() for part in memory))
-        return y, (h[0], c[0])
+        return torch_rnn(torch.lstm, x, memory, self.rnn._flat_weights)
 
     def plain(self, x: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """The equation."""

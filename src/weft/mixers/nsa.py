@@ -11,12 +11,13 @@ choose together; the first block, the own and the one before it are always chose
 gradient. With no slot to read yet, cmp is 0. All blocks selected is dense causal attention, gates
 (0, 0, 1) are a sliding window. Rotary positions turn queries and keys of slc and win, not of cmp.
 
-Time O(n·(n/stride + selected·block + window)·d), memory O(n·selected·(d + block) + n²/stride).
+Time O(n·(n/stride + selected·block + window)·d), memory O(n·selected·(d + block) + n²/stride); on
+a GPU in half precision every branch is fused, and memory is O(n·selected·d).
 Decoding keeps keys and values of slc, the slots, and the last tokens of cmp and win.
 
 Paper: Yuan et al. 2025, Native Sparse Attention, section 3, https://arxiv.org/abs/2502.11089
-Differs from it: selected blocks are read through sorted pairs of queries and blocks, in plain
-PyTorch.
+Differs from it: selected blocks are read through sorted pairs of queries and blocks, so that a
+product has as many rows as queries chose a block, and not only the heads that share its keys.
 """
 
 from __future__ import annotations
@@ -31,15 +32,19 @@ from torch import Tensor, nn
 from weft.errors import Unsupported, WeftError
 from weft.kernels.attend import attend
 from weft.kernels.dense import dense_attention, expand_heads
+from weft.kernels.importance import can_choose, choose_blocks
 from weft.kernels.selected import attend_selected
+from weft.kernels.selected_gates import gated_sum
+from weft.kernels.selected_slots import attend_slots
 from weft.layers.overlap import OverlapCompression, OverlapKind
 from weft.layers.positions import build_positions
-from weft.layers.projection import join_heads, split_heads
+from weft.layers.projection import split_heads
 from weft.mixers.base import MIXERS, Frame, Mixer, State, Traits
 from weft.patterns import Causal, Sliding
 
 NEAR = 2  # blocks that are always chosen: the own one and those before it
 AT_ONCE = 2**26  # scores of slots that are looked at together when blocks are chosen
+Pair = tuple[Tensor, Tensor]  # keys and values
 
 
 @MIXERS.register("nsa")
@@ -135,45 +140,55 @@ class NSAAttention(Mixer):
         branches = self.branches(q, turned, self.compress(compressed), selected, near)
         return self.out(x, branches)
 
-    def heads(self, x: Tensor, start: int = 0) -> tuple[Tensor, ...]:
-        """q and q with positions (b, h, n, d), then keys and values (b, 2g, n, d) per branch."""
+    def heads(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Pair, Pair, Pair]:
+        """q and q with positions (b, h, n, d), then keys and values (b, g, n, d) per branch."""
         index = torch.arange(start, start + x.shape[1], device=x.device)
         q = split_heads(self.to_q(x), self.frame.heads)
-        parts = split_heads(self.to_kv(x), 6 * self.frame.kv_heads).chunk(6, dim=1)
-        turned = [self.positions.rotate(parts[key], index) for key in (2, 4)]
-        return (
-            q,
-            self.positions.rotate(q, index),
-            torch.cat(parts[:2], 1),
-            torch.cat((turned[0], parts[3]), 1),
-            torch.cat((turned[1], parts[5]), 1),
-        )
+        parts = self.to_kv(x).chunk(6, dim=-1)
+        k, v, *rest = (split_heads(part, self.frame.kv_heads) for part in parts)
+        turned, selected, near = (self.positions.rotate(y, index) for y in (q, rest[0], rest[2]))
+        return q, turned, (k, v), (selected, rest[1]), (near, rest[3])
 
-    def compress(self, tokens: Tensor) -> Tensor:
-        """(b, 2g, m, d) -> slots (b, 2g, s, d)."""
-        k, v = tokens.chunk(2, dim=1)
-        return torch.cat((self.compress_k(k), self.compress_v(v)), 1)
+    def compress(self, tokens: Pair) -> Pair:
+        """(b, g, m, d) -> slots (b, g, s, d), keys and values."""
+        return self.compress_k(tokens[0]), self.compress_v(tokens[1])
 
     def branches(
         self,
         q: Tensor,
         turned: Tensor,
-        slots: Tensor,
-        selected: Tensor,
-        near: Tensor,
+        slots: Pair,
+        selected: Pair,
+        near: Pair,
         start: int = 0,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """cmp, slc and win (b, h, n, d) for queries from index `start`; the keys end with them."""
         config, dropout = self.config, self.frame.dropout if self.training else 0.0
-        k, v = slots.chunk(2, dim=1)
-        cmp = self.read_slots(q, k, v, start, dropout)
-        chosen = self.choose(q.detach(), k.detach(), start, selected.shape[2])
-        k, v = selected.chunk(2, dim=1)
+        cmp, chosen = self.look(q, slots, start, selected[0].shape[2], dropout)
         sizes = {"block": config.block, "start": start, "dropout": dropout}
-        slc = attend_selected(turned, k, v, chosen, **sizes)
-        pattern = Causal() & Sliding(config.window)
-        win = attend(turned, *near.chunk(2, dim=1), pattern, dropout=dropout)
+        slc = attend_selected(turned, *selected, chosen, **sizes)
+        win = attend(turned, *near, Causal() & Sliding(config.window), dropout=dropout)
         return cmp, slc, win
+
+    def look(
+        self, q: Tensor, slots: Pair, start: int, tokens: int, dropout: float
+    ) -> tuple[Tensor, Tensor]:
+        """cmp (b, h, n, d) from slots (b, g, s, d), and the blocks (b, g, n, blocks read)."""
+        (k, v), config = slots, self.config
+        if start or not k.shape[2] or not can_choose(q, k, -(-tokens // config.block)):
+            cmp = self.read_slots(q, k, v, start, dropout)
+            return cmp, self.choose(q.detach(), k.detach(), start, tokens)
+        cmp, lse = attend_slots(q, k, v, span=config.span, stride=config.stride, dropout=dropout)
+        return cmp, choose_blocks(
+            q,
+            k,
+            lse,
+            block=config.block,
+            each=config.block // config.stride,
+            shares=config.span // config.stride,
+            selected=config.selected,
+            near=NEAR,
+        )
 
     def read_slots(self, q: Tensor, k: Tensor, v: Tensor, start: int, dropout: float) -> Tensor:
         """q (b, h, n, d) to the slots (b, g, s, d) that have ended -> (b, h, n, d), 0 if none."""
@@ -218,8 +233,9 @@ class NSAAttention(Mixer):
         if not slots:
             return q.new_zeros(len(q), g, q.shape[2], count, dtype=work)
         seen = self.ended(start, q.shape[2], slots, q.device)
-        scores = (q * q.shape[-1] ** -0.5) @ expand_heads(k, q.shape[1]).transpose(-1, -2)
-        weights = scores.to(work).masked_fill(~(seen | ~seen.any(-1, True)), -torch.inf).softmax(-1)
+        q, k = q.to(work) * q.shape[-1] ** -0.5, expand_heads(k, q.shape[1]).to(work)
+        scores = q @ k.transpose(-1, -2)  # (b, h, n, s)
+        weights = scores.masked_fill(~(seen | ~seen.any(-1, True)), -torch.inf).softmax(-1)
         weights = weights.masked_fill(~seen, 0.0).unflatten(1, (g, -1)).sum(2)  # (b, g, n, s)
         # A slot covers some strips of `stride` tokens, a block holds others.
         shares = config.span // config.stride
@@ -231,9 +247,7 @@ class NSAAttention(Mixer):
 
     def out(self, x: Tensor, branches: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         """Gates of x (b, n, c) times the branches (b, h, n, d) -> (b, n, c)."""
-        gates = split_heads(torch.sigmoid(self.to_gates(x)), 3 * self.frame.heads).chunk(3, 1)
-        y = sum(gate * branch for gate, branch in zip(gates, branches, strict=True))
-        return self.to_out(join_heads(y))
+        return self.to_out(gated_sum(self.to_gates(x), branches))
 
     def reference(
         self,
@@ -245,21 +259,21 @@ class NSAAttention(Mixer):
         """Dense attention under a mask in every branch."""
         n, config = x.shape[1], self.config
         q, turned, compressed, selected, near = self.heads(x)
-        k, v = self.compress(compressed).chunk(2, 1)
+        k, v = self.compress(compressed)
         i, j = torch.arange(n, device=x.device)[:, None], torch.arange(n, device=x.device)
         ends = torch.arange(k.shape[2], device=x.device) * config.stride + config.span - 1
         cmp = dense_attention(q, k, v, mask=ends <= i)[0] if k.shape[2] else torch.zeros_like(q)
         seen = self._plain_choice(q.detach(), k.detach())  # (b, h, n, n)
-        slc = dense_attention(turned, *selected.chunk(2, 1), mask=seen & (j <= i))[0]
+        slc = dense_attention(turned, *selected, mask=seen & (j <= i))[0]
         close = (j <= i) & (i - j < config.window)
-        return self.out(x, (cmp, slc, dense_attention(turned, *near.chunk(2, 1), mask=close)[0]))
+        return self.out(x, (cmp, slc, dense_attention(turned, *near, mask=close)[0]))
 
     def _plain_choice(self, q: Tensor, k: Tensor) -> Tensor:
         """Which keys each query's blocks hold (b, h, n, n), slot by slot and block by block."""
         config, (b, h, n, d) = self.config, q.shape
         g, each, shares = k.shape[1], config.block // config.stride, config.span // config.stride
-        scores = q @ expand_heads(k, h).transpose(-1, -2) / d**0.5
-        scores = scores.to(torch.promote_types(q.dtype, torch.float32))
+        work = torch.promote_types(q.dtype, torch.float32)
+        scores = q.to(work) @ expand_heads(k, h).to(work).transpose(-1, -2) / d**0.5
         seen = torch.zeros(b, h, n, n, dtype=torch.bool)
         count = -(-n // config.block)
         overlap = torch.zeros(k.shape[2], count).to(scores)
@@ -288,13 +302,16 @@ class NSAAttention(Mixer):
 
     def step(self, x: Tensor, state: NSAState) -> tuple[Tensor, NSAState]:
         """New slots from the open tokens, then the three branches."""
-        q, turned, compressed, selected, near = self.heads(x, state.position)
+        q, turned, *new = self.heads(x, state.position)
         now = state.position + x.shape[1]
-        compressed = torch.cat((state.open, compressed), 2)
-        slots = torch.cat((state.slots, self.compress(compressed)), 2)
-        selected = torch.cat((state.selected, selected), 2)
-        near = torch.cat((state.near, near), 2)
-        y = self.out(x, self.branches(q, turned, slots, selected, near, state.position))
+        old = (state.open, state.selected, state.near)
+        compressed, selected, near = (
+            torch.cat((kept, torch.cat(pair, 1)), 2) for kept, pair in zip(old, new, strict=True)
+        )
+        slots = torch.cat(self.compress(compressed.chunk(2, 1)), 1)
+        slots = torch.cat((state.slots, slots), 2)
+        read = (both.chunk(2, 1) for both in (slots, selected, near))
+        y = self.out(x, self.branches(q, turned, *read, state.position))
         still = now - slots.shape[2] * self.config.stride
         kept = min(now, self.config.window - 1)
         return y, NSAState(

@@ -27,7 +27,13 @@ from torch import Tensor, nn
 from weft.errors import Unsupported, WeftError
 from weft.kernels.band import tap_sum
 from weft.kernels.dense import expand_heads
-from weft.kernels.landmarks import iterative_inverse, segment_means, segments
+from weft.kernels.landmarks import (
+    ask_tokens,
+    iterative_inverse,
+    read_landmarks,
+    segment_means,
+    segments,
+)
 from weft.layers.compress import hide
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, Traits
 
@@ -110,38 +116,31 @@ class NystromformerAttention(AttentionMixer):
 
     def _approximate(self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
         (b, h, n), r = q.shape[:3], self.config.landmarks
-        if valid is None:
-            length = torch.full((b,), n, device=q.device)
+        length = torch.full((b,), n, device=q.device) if valid is None else valid.sum(1)
+        length, there = length.clamp(min=1), None
+        if valid is None and n % r == 0:
+            (q, short_q), (k, short_k) = _with_means(q, r), _with_means(k, r)
         else:
-            length = valid.sum(1).clamp(min=1)
-        inside, there = segments(length, n, r)
-        even = valid is None and n % r == 0
-        short_q, short_k = (  # (b, _, r, d)
-            x.unflatten(2, (r, -1)).mean(3) if even else segment_means(x, inside) for x in (q, k)
-        )
-        short_k = expand_heads(short_k, h)  # (b, h, r, d)
-        k, v = expand_heads(k, h), expand_heads(v, h)
-        columns = real = None  # without padding torch takes its fastest kernels
-        if valid is not None:
-            columns = there[:, None, None]
-            real = (torch.arange(n, device=q.device) < length[:, None])[:, None, None]
-        read = F.scaled_dot_product_attention(short_q, k, v, attn_mask=real)  # (b, h, r, d)
+            inside, there = segments(length, n, r)
+            short_q, short_k = segment_means(q, inside), segment_means(k, inside)  # (b, _, r, d)
+        k, v, short_k = (expand_heads(x, h) for x in (k, v, short_k))
+        read = ask_tokens(short_q, k, v, None if valid is None else length)  # (b, h, r, d)
         inverse = self._inverse(short_q, short_k, there)  # (b, h, r, r)
         joined = (inverse @ read.to(inverse.dtype)).to(v.dtype)  # (b, h, r, d)
-        y = F.scaled_dot_product_attention(
-            q, short_k, joined, attn_mask=columns, dropout_p=self.dropout
-        )
+        y = read_landmarks(q, short_k, joined, there, self.dropout)
         if valid is None:
             return y
         first = (q[:, :, :r], k[:, :, :r], v[:, :, :r], valid[:, :r])
         exact = F.pad(self._exact(*first), (0, 0, 0, n - r))  # (b, h, n, d)
         return torch.where((length <= r)[:, None, None, None], exact, y)
 
-    def _inverse(self, short_q: Tensor, short_k: Tensor, there: Tensor) -> Tensor:
+    def _inverse(self, short_q: Tensor, short_k: Tensor, there: Tensor | None) -> Tensor:
         """Z (b, h, r, r) in float32 at least; landmarks that are not there stay by themselves."""
         work = torch.promote_types(short_q.dtype, torch.float32)
         scale = short_q.shape[-1] ** -0.5
         scores = (short_q.to(work) * scale) @ short_k.to(work).transpose(-1, -2)  # (b, h, r, r)
+        if there is None:
+            return iterative_inverse(scores.softmax(-1), self.config.iterations)
         weights = scores.masked_fill(~there[:, None, None], -torch.inf).softmax(-1)
         alone = torch.eye(there.shape[1], dtype=work, device=there.device)
         weights = torch.where(there[:, None, :, None], weights, alone)
@@ -185,3 +184,12 @@ class NystromformerAttention(AttentionMixer):
         reach = self.config.kernel // 2
         near = F.pad(v, (0, 0, reach, reach)).unfold(1, self.config.kernel, 1)  # (h, n, d, taps)
         return y + torch.einsum("hndt,ht->hnd", near, taps)
+
+
+def _with_means(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Tokens (b, h, n, d), and the means of `count` equal segments of them: (b, h, r, d)."""
+    parts = x.unflatten(2, (count, -1))  # (b, h, r, _, d)
+    if x.dtype == torch.float16:  # a sum may leave its range
+        return x, parts.mean(3)
+    # The gradient of a sum is a view, where that of a mean is a copy of the size of x.
+    return parts.flatten(2, 3), parts.sum(3, dtype=x.dtype) / parts.shape[3]

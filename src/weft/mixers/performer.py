@@ -33,12 +33,12 @@ from torch import Tensor
 from weft.errors import Unsupported, WeftError
 from weft.kernels.dense import expand_heads
 from weft.kernels.feature_map import Sums, causal_linear_attention, linear_attention, linear_step
+from weft.kernels.feature_map_fused import RELU_FLOOR, Random, can_fuse, fused_causal_attention
 from weft.layers.random_features import RandomDirections
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, State, Traits
 
 Kernel = Literal["softmax", "relu"]
 TINY = 1e-30  # keeps an empty row's 0 / 0 from being NaN, and changes no other
-RELU_FLOOR = 1e-3  # so that no weight is 0
 
 
 @MIXERS.register("performer")
@@ -137,6 +137,10 @@ class PerformerAttention(AttentionMixer):
     ) -> Tensor:
         """Sums first: O(n·f·d)."""
         if self.frame.causal and not crossing:
+            kind = "exp" if self.config.kernel == "softmax" else "relu"
+            feature = Random(kind, self.directions.weight, q.shape[-1] ** -0.25)
+            if can_fuse(q, k, v, feature):
+                return fused_causal_attention(q, k, v, feature=feature, valid=valid, eps=TINY)
             q, k, decay, _ = self.causal_features(q, k, None)
             return linear_attention(q, k, v, causal=True, valid=valid, log_decay=decay, eps=TINY)
         return linear_attention(*self.whole_features(q, k, valid), v, valid=valid, eps=TINY)
@@ -145,12 +149,15 @@ class PerformerAttention(AttentionMixer):
         """φ(q) (b, h, n, f) and φ(k) (b, g, m, f), shifted by one number per row and key head."""
         if self.config.kernel == "relu":
             return self.relu(q), self.relu(k)
-        e = self.exponents(k)  # (b, g, m, f)
-        real = e if valid is None else e.masked_fill(~valid[:, None, :, None], -torch.inf)
-        top = real.detach().amax((-2, -1), keepdim=True)  # (b, g, 1, 1)
-        # Padding may lie above the top of the real keys, and a row may have no real key at all.
-        shifted = (e - top.clamp(min=torch.finfo(e.dtype).min)).clamp(max=0)
-        return self.queries(q), narrow(shifted.exp(), k.dtype)
+        e, half = self.exponents(k)  # (b, g, m, f), (b, g, m, 1)
+        own = e.detach().amax(-1, keepdim=True) - half.detach()  # (b, g, m, 1)
+        if valid is None:
+            top = own.amax(-2, keepdim=True)  # (b, g, 1, 1)
+        else:  # padding may lie above the real keys, and there may be none of those
+            hidden = ~valid[:, None, :, None]
+            top = own.masked_fill(hidden, -torch.inf).amax(-2, keepdim=True)  # (b, g, 1, 1)
+            top = torch.where(hidden, own, top)  # (b, g, m, 1)
+        return self.queries(q), narrow((e - (half + top)).exp(), k.dtype)
 
     def causal_features(
         self, q: Tensor, k: Tensor, top: Tensor | None
@@ -161,23 +168,25 @@ class PerformerAttention(AttentionMixer):
         """
         if self.config.kernel == "relu":
             return self.relu(q), self.relu(k), None, None
-        e = self.exponents(k)  # (b, g, m, f)
-        now = e.detach().amax(-1).cummax(-1).values  # (b, g, m)
+        e, half = self.exponents(k)  # (b, g, m, f), (b, g, m, 1)
+        now = e.detach().amax(-1) - half.detach().squeeze(-1)  # (b, g, m)
+        now = now.cummax(-1).values  # (b, g, m)
         now = now if top is None else torch.maximum(now, top[..., None])
         first = now[..., :1] if top is None else top[..., None]
         before = torch.cat((first, now[..., :-1]), dim=-1)  # (b, g, m)
         decay = torch.where(before.isneginf(), 0.0, before - now)
-        return self.queries(q), narrow((e - now[..., None]).exp(), k.dtype), decay, now[..., -1]
+        keys = narrow((e - (half + now[..., None])).exp(), k.dtype)
+        return self.queries(q), keys, decay, now[..., -1]
 
     def queries(self, q: Tensor) -> Tensor:
         """exp(ω·x̃) over its largest feature: what depends on the query alone cancels."""
-        e = self.exponents(q)  # (b, h, n, f)
+        e = self.projected(scaled(q))  # (b, h, n, f)
         return narrow((e - e.detach().amax(-1, keepdim=True)).exp(), q.dtype)
 
-    def exponents(self, x: Tensor) -> Tensor:
-        """ω_f·x̃ − ‖x̃‖² / 2 in float32 at least: (b, h, n, d) -> (b, h, n, f)."""
+    def exponents(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """ω_f·x̃ and ‖x̃‖² / 2 in float32 at least: (b, h, n, d) -> (b, h, n, f), (b, h, n, 1)."""
         x = scaled(x)
-        return self.projected(x) - x.square().sum(-1, keepdim=True) / 2
+        return self.projected(x), x.square().sum(-1, keepdim=True) / 2
 
     def relu(self, x: Tensor) -> Tensor:
         """max(0, ω_f·x̃) + 10⁻³: (b, h, n, d) -> (b, h, n, f)."""

@@ -45,19 +45,16 @@ from weft.kernels.hash_chunks import (
     chunks_of_buckets,
     chunks_of_order,
 )
-from weft.kernels.hash_slots import (
-    attend_slots,
-    can_use_slots,
-    slots_of_buckets,
-    slots_of_order,
-)
+from weft.kernels.indexed import attend_runs, can_fuse, runs_of_buckets, runs_of_order
+from weft.kernels.indexed_hash import MOST_COLUMNS, hash_tokens
 from weft.layers.positions import build_positions
-from weft.layers.projection import join_heads, split_heads
+from weft.layers.projection import join_heads, side_by_side, split_heads
 from weft.mixers.base import MIXERS, Frame, Mixer, State, Traits
 
 ASSUMED_LENGTH = 4096  # sets the number of buckets where neither they nor a length are given
 MOST_AT_ONCE = 128  # more buckets than this are the product of two hashes
 FEW = 8  # new tokens up to here gather their keys one by one; more go through forward's chunks
+EPS = 1e-6  # added to the mean square of a key
 
 
 @MIXERS.register("reformer")
@@ -162,22 +159,35 @@ class ReformerAttention(Mixer):
         context_valid: Tensor | None,
     ) -> Tensor:
         """Hash, sort, attend in chunks, merge the rounds."""
-        q, k, v, buckets = self.heads(x)
-        padded = valid is not None and not self.streams
-        return self.out(self.attention(q, k, v, buckets, lengths(x, valid), padded))
+        q, v, buckets = self.project(x)
+        length, padded = lengths(x, valid), valid is not None
+        if self.fuses(q, v):
+            return self.out(self.fused(q, v, buckets, length, padded))
+        return self.out(self.attention(q, self.keys(q), v, buckets, length))
+
+    def project(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+        """q (b, h, n, d), v (b, g, n, d), buckets (b, h, r, n); x begins at index `start`."""
+        shared, v = side_by_side(x, (self.to_qk, self.to_v))
+        shared = split_heads(shared, self.frame.heads)  # (b, h, n, d)
+        index = torch.arange(start, start + x.shape[1], device=x.device)
+        q = self.positions.rotate(shared, index)  # (b, h, n, d)
+        return q, split_heads(v, self.frame.kv_heads), self.hash(shared.detach())
+
+    def keys(self, q: Tensor) -> Tensor:
+        """(b, h, n, d) -> (b, h, n, d)."""
+        wide = q.to(torch.promote_types(q.dtype, torch.float32))
+        norm = (wide.square().mean(-1, keepdim=True) + EPS).rsqrt() * q.shape[-1] ** -0.5
+        return (wide * norm).to(q.dtype)
 
     def heads(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """q, k (b, h, n, d), v (b, g, n, d), buckets (b, h, r, n); x begins at index `start`."""
-        shared = split_heads(self.to_qk(x), self.frame.heads)  # (b, h, n, d)
-        index = torch.arange(start, start + x.shape[1], device=x.device)
-        q = self.positions.rotate(shared, index)  # (b, h, n, d)
-        wide = q.to(torch.promote_types(q.dtype, torch.float32))
-        norm = (wide.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * q.shape[-1] ** -0.5
-        v = split_heads(self.to_v(x), self.frame.kv_heads)
-        return q, (wide * norm).to(q.dtype), v, self.hash(shared.detach())
+        q, v, buckets = self.project(x, start)
+        return q, self.keys(q), v, buckets
 
     def hash(self, x: Tensor) -> Tensor:
         """(b, h, n, d) -> bucket numbers (b, h, r, n), by direction alone."""
+        if can_fuse(x) and self.rotations.shape[-1] <= MOST_COLUMNS:
+            return hash_tokens(x, self.rotations, factors(self.buckets))
         work = torch.promote_types(x.dtype, torch.float32)
         turned = x[:, :, None].to(work) @ self.rotations.to(work)  # (b, h, r, n, ...)
         bucket, size = 0, 1
@@ -189,16 +199,12 @@ class ReformerAttention(Mixer):
             size *= factor
         return bucket  # (b, h, r, n)
 
-    def attention(
-        self, q: Tensor, k: Tensor, v: Tensor, buckets: Tensor, length: Tensor, padded: bool = False
-    ) -> Tensor:
+    def attention(self, q: Tensor, k: Tensor, v: Tensor, buckets: Tensor, length: Tensor) -> Tensor:
         """q, k (b, h, n, d), v (b, g, n, d), buckets (b, h, r, n), length (b,) -> (b, h, n, d)."""
         config, frame = self.config, self.frame
         sizes = {"size": config.chunk, "lookback": config.lookback}
         dropout = frame.dropout if self.training else 0.0
         v = expand_heads(v, frame.heads)
-        if not padded and self.fits_slots(q):
-            return self.slot_attention(q, k, v, buckets, dropout)
         if self.streams:
             layout = chunks_of_buckets(buckets, self.buckets, **sizes)
         else:
@@ -213,25 +219,23 @@ class ReformerAttention(Mixer):
             )
         return attend_layout(q, k, v, layout, scale=1.0, dropout=dropout)
 
-    def fits_slots(self, q: Tensor) -> bool:
-        """Whether sorted slots and the block-sparse kernels give the same, faster."""
-        config = self.config
-        chunks = -(-q.shape[2] // config.chunk)
-        wraps = self.streams or chunks > config.lookback
-        plain = not (config.published or config.lookahead) and wraps
-        return plain and can_use_slots(q) and not torch.compiler.is_compiling()
+    def fuses(self, q: Tensor, v: Tensor) -> bool:
+        """Whether the kernels that gather inside themselves give the same, faster."""
+        return not self.config.published and can_fuse(q, v)
 
-    def slot_attention(
-        self, q: Tensor, k: Tensor, v: Tensor, buckets: Tensor, dropout: float, kernel: str = "auto"
+    def fused(
+        self, q: Tensor, v: Tensor, buckets: Tensor, length: Tensor, padded: bool = False
     ) -> Tensor:
-        """q, k, v (b, h, n, d) without padding -> (b, h, n, d)."""
-        size = self.config.chunk
+        """q (b, h, n, d), v (b, g, n, d), buckets (b, h, r, n), length (b,) -> (b, h, n, d)."""
+        config, frame = self.config, self.frame
+        sizes = {"chunk": config.chunk, "lookback": config.lookback}
         if self.streams:
-            slots = slots_of_buckets(buckets, self.buckets, size)
+            runs = runs_of_buckets(buckets, self.buckets, **sizes)
         else:
-            slots = slots_of_order(buckets, size)
-        sizes = {"size": size, "lookback": self.config.lookback, "causal": self.streams}
-        return attend_slots(q, k, v, slots, **sizes, scale=1.0, dropout=dropout, kernel=kernel)
+            sizes["lookahead"] = config.lookahead
+            runs = runs_of_order(buckets, self.buckets, length, **sizes, padded=padded)
+        dropout = frame.dropout if self.training else 0.0
+        return attend_runs(q, v, runs, scale=1.0, eps=EPS * frame.head_dim, dropout=dropout)
 
     def out(self, y: Tensor) -> Tensor:
         """(b, h, n, d) -> (b, n, c)."""
@@ -312,11 +316,14 @@ class ReformerAttention(Mixer):
                 lookback=self.config.lookback,
                 scale=1.0,
             )
+            return self.out(y), grown
+        # The past asks nothing: its keys fill the places of its queries, and a key's key is itself.
+        asks, length = torch.cat((state.k, q), 2), lengths(x, None)
+        if self.fuses(asks, grown.v):
+            y = self.fused(asks, grown.v, grown.buckets, length)
         else:
-            # The past asks nothing: its keys fill the places of its queries.
-            asks = torch.cat((state.k, q), 2)
-            y = self.attention(asks, grown.k, grown.v, grown.buckets, lengths(x, None))[:, :, -n:]
-        return self.out(y), grown
+            y = self.attention(asks, grown.k, grown.v, grown.buckets, length)
+        return self.out(y[:, :, -n:]), grown
 
     def state_size(self, tokens: int) -> int:
         """A key, a value and the bucket numbers of every token."""

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from weft.errors import Unsupported, WeftError
 from weft.kernels.dense import expand_heads
 from weft.kernels.feature_map import Sums, causal_linear_attention, linear_attention, linear_step
+from weft.kernels.feature_map_fused import Random, can_fuse, fused_causal_attention
 from weft.layers.random_features import RandomDirections
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, State, Traits
 
@@ -137,18 +138,21 @@ class RFAAttention(AttentionMixer):
     ) -> Tensor:
         """Features, then sums; the gates read x."""
         q, k, v = self.heads(x, context)
-        q, k, decay = self.features(q), *self.gated(self.features(k), x)
-        y = linear_attention(
-            q,
-            k,
-            v,
-            causal=self.frame.causal and context is None,
-            valid=valid if context is None else context_valid,
-            log_decay=decay,
-            eps=0.0,
-            floor=self.config.floor,
-        )
+        causal, feature = self.frame.causal and context is None, self.feature
+        (fresh, decay), limits = self.gates(x), {"eps": 0.0, "floor": self.config.floor}
+        if causal and can_fuse(q, k, v, feature):
+            rows = {"valid": valid, "weight": fresh, "log_decay": decay}
+            y = fused_causal_attention(q, k, v, feature=feature, **rows, **limits)
+            return self.project.out(y)
+        q, k = self.features(q), weighed(self.features(k), fresh)
+        real = valid if context is None else context_valid
+        y = linear_attention(q, k, v, causal=causal, valid=real, log_decay=decay, **limits)
         return self.project.out(y)
+
+    @property
+    def feature(self) -> Random:
+        """φ, as the kernels make it."""
+        return Random("trig", self.directions.weight, unit=self.scale.squeeze(1))
 
     def features(self, x: Tensor) -> Tensor:
         """φ: (b, h, n, d) -> (b, h, n, 2f); float16 in float32, for the range of their sums."""
@@ -156,16 +160,16 @@ class RFAAttention(AttentionMixer):
         weight = (self.directions.weight * self.scale).to(dtype)[None]  # (1, g, f, d)
         weight = expand_heads(weight, x.shape[1])  # (1, h, f, d)
         angle = F.normalize(x.to(dtype), dim=-1) @ weight.transpose(-1, -2)  # (b, h, n, f)
-        made = torch.cat((angle.sin(), angle.cos()), dim=-1) * angle.shape[-1] ** -0.5
-        return made if x.dtype == torch.float16 else made.to(x.dtype)
+        amount, kept = angle.shape[-1] ** -0.5, dtype if x.dtype == torch.float16 else x.dtype
+        return torch.cat([(y * amount).to(kept) for y in (angle.sin(), angle.cos())], dim=-1)
 
-    def gated(self, k: Tensor, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(1 − g)·φ(k) (b, g, n, 2f) and log g (b, g, n); without gates φ(k) and None."""
+    def gates(self, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """1 − g and log g, (b, g, n) each; None without gates."""
         if self.gate is None:
-            return k, None
+            return None, None
         logit = self.gate(x).transpose(1, 2)  # (b, g, n)
         logit = logit.to(torch.promote_types(logit.dtype, torch.float32))
-        return k * torch.sigmoid(-logit)[..., None].to(k.dtype), F.logsigmoid(logit)
+        return torch.sigmoid(-logit), F.logsigmoid(logit)
 
     def reference(
         self,
@@ -214,7 +218,8 @@ class RFAAttention(AttentionMixer):
         if not self.frame.causal:
             raise self._cannot_stream()
         q, k, v, rest = self.next_heads(x, state)
-        q, k, decay = self.features(q), *self.gated(self.features(k), x)
+        fresh, decay = self.gates(x)
+        q, k = self.features(q), weighed(self.features(k), fresh)
         run = linear_step if x.shape[1] == 1 else causal_linear_attention
         sums = Sums(state.values, state.weights)
         y, sums = run(q, k, v, sums=sums, log_decay=decay, eps=0.0, floor=self.config.floor)
@@ -226,6 +231,11 @@ class RFAAttention(AttentionMixer):
             raise self._cannot_stream()
         sums = self.frame.kv_heads * 2 * self.config.features * (self.frame.head_dim + 1)
         return sums + self.project.memory_size
+
+
+def weighed(k: Tensor, weight: Tensor | None) -> Tensor:
+    """Features (b, g, n, f) of keys times a number per key, (b, g, n)."""
+    return k if weight is None else k * weight[..., None].to(k.dtype)
 
 
 def _left(g: Tensor) -> Tensor:

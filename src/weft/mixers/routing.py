@@ -37,8 +37,11 @@ from weft.errors import Unsupported, WeftError
 from weft.kernels.clusters import attend_clusters, nearest_tokens
 from weft.kernels.dense import expand_heads
 from weft.kernels.hash_chunks import attend_latest, attend_layout, chunks_of_buckets
+from weft.kernels.indexed import Runs, attend_runs, can_fuse, runs_of_buckets
+from weft.kernels.indexed_clusters import attend_members, members_of
+from weft.kernels.indexed_hash import centroid_cosines, move_centroids, nearest_centroids
 from weft.layers.positions import build_positions
-from weft.layers.projection import join_heads, split_heads
+from weft.layers.projection import join_heads, side_by_side, split_heads
 from weft.mixers.base import MIXERS, Frame, Mixer, State, Traits
 
 ASSUMED_LENGTH = 4096  # sets the clusters where neither they nor a length are given
@@ -131,21 +134,60 @@ class RoutingAttention(Mixer):
     ) -> Tensor:
         """Route, attend inside clusters, and in training move the centroids."""
         length = lengths(x, valid)
-        q, k, v, unit = self.heads(x)
-        y = self.attention(q, k, v, self.nearness(unit), length)
+        q, v, shared = self.project(x)
+        if can_fuse(q, v):
+            return self.out(self.fused(q, v, shared, length))
+        unit = self.directions(shared)
+        y = self.attention(q, self.keys(q), v, self.nearness(unit), length)
         if self.training:
             self.move(unit, length)
         return self.out(y)
 
-    def heads(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """q, k (b, h, n, d), v (b, g, n, d), and the directions (b, h, n, d) that are routed."""
-        shared = split_heads(self.to_qk(x), self.frame.heads)  # (b, h, n, d)
+    def project(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+        """q (b, h, n, d), v (b, g, n, d), and what is routed, (b, h, n, d)."""
+        shared, v = side_by_side(x, (self.to_qk, self.to_v))
+        shared = split_heads(shared, self.frame.heads)  # (b, h, n, d)
         index = torch.arange(start, start + x.shape[1], device=x.device)
         q = self.positions.rotate(shared, index)  # (b, h, n, d)
-        work = torch.promote_types(q.dtype, torch.float32)
-        k = F.normalize(q.to(work), dim=-1).to(q.dtype)
-        v = split_heads(self.to_v(x), self.frame.kv_heads)
-        return q, k, v, F.normalize(shared.detach().to(work), dim=-1)
+        return q, split_heads(v, self.frame.kv_heads), shared.detach()
+
+    def keys(self, q: Tensor) -> Tensor:
+        """(b, h, n, d) -> (b, h, n, d)."""
+        return self.directions(q).to(q.dtype)
+
+    def directions(self, x: Tensor) -> Tensor:
+        """Unit vectors (b, h, n, d), in float32 at least."""
+        return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)
+
+    def heads(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """q, k (b, h, n, d), v (b, g, n, d), and the directions (b, h, n, d) that are routed."""
+        q, v, shared = self.project(x, start)
+        return q, self.keys(q), v, self.directions(shared)
+
+    def route(self, shared: Tensor) -> Tensor:
+        """(b, h, n, d) -> the nearest centroid (b, h, 1, n): the causal form's clusters."""
+        if can_fuse(shared):
+            return nearest_centroids(shared, self.centroids)[:, :, None]
+        return self.nearness(self.directions(shared)).argmax(-1)[:, :, None]
+
+    def fused(self, q: Tensor, v: Tensor, shared: Tensor, length: Tensor) -> Tensor:
+        """q, shared (b, h, n, d), v (b, g, n, d), length (b,) -> (b, h, n, d), by own kernels."""
+        routing = {"scale": q.shape[-1] ** -0.5, "dropout": self.frame.dropout * self.training}
+        if self.frame.causal:
+            clusters = self.runs(self.route(shared))
+            y = attend_runs(q, v, clusters, **routing)
+        else:
+            nearest, near = centroid_cosines(shared, self.centroids, length)
+            members = members_of(near, length, *self.sizes(length, q.shape[2]))
+            y = attend_members(q, v, members, **routing)
+            clusters = self.runs(nearest[:, :, None]) if self.training else None
+        if self.training:
+            move_centroids(shared, self.centroids, clusters, length, self.config.decay)
+        return y
+
+    def runs(self, clusters: Tensor) -> Runs:
+        """Clusters (b, h, 1, n), in order of position, cut into chunks."""
+        return runs_of_buckets(clusters, self.clusters, chunk=self.chunk, lookback=LOOKBACK)
 
     def nearness(self, unit: Tensor) -> Tensor:
         """Directions (b, h, n, d) -> their products with the centroids (b, h, n, s)."""
@@ -160,11 +202,14 @@ class RoutingAttention(Mixer):
         if self.frame.causal:
             clusters = nearness.argmax(-1)[:, :, None]  # (b, h, 1, n)
             return self.laid_out(q, k, v, clusters, dropout)
-        n, window = q.shape[2], self.config.window
-        size = -(-length // self.clusters) if window is None else torch.full_like(length, window)
-        most = min(n, -(-n // self.clusters) if window is None else window)
-        tokens, counts = nearest_tokens(nearness, length, size, most)
+        tokens, counts = nearest_tokens(nearness, length, *self.sizes(length, q.shape[2]))
         return attend_clusters(q, k, v, tokens, counts, scale=scale, dropout=dropout)
+
+    def sizes(self, length: Tensor, n: int) -> tuple[Tensor, int]:
+        """How many tokens a cluster takes in rows of this length (b,), and the most of n."""
+        window = self.config.window
+        size = -(-length // self.clusters) if window is None else torch.full_like(length, window)
+        return size, min(n, -(-n // self.clusters) if window is None else window)
 
     def laid_out(self, q: Tensor, k: Tensor, v: Tensor, clusters: Tensor, dropout: float) -> Tensor:
         """The causal form: q, k, v (b, h, n, d), clusters (b, h, 1, n) -> (b, h, n, d)."""
@@ -263,8 +308,8 @@ class RoutingAttention(Mixer):
         if not self.frame.causal:
             raise self._cannot_stream()
         n = x.shape[1]
-        q, k, v, unit = self.heads(x, state.position)
-        clusters = self.nearness(unit).argmax(-1)[:, :, None]  # (b, h, 1, n)
+        q, v, shared = self.project(x, state.position)
+        k, clusters = self.keys(q), self.route(shared)  # (b, h, n, d), (b, h, 1, n)
         grown = RoutingState(
             position=state.position + n,
             k=torch.cat((state.k, k), 2),
@@ -276,9 +321,13 @@ class RoutingAttention(Mixer):
             sizes = {"size": self.chunk, "lookback": LOOKBACK, "scale": q.shape[-1] ** -0.5}
             y = attend_latest(q, grown.k, values, grown.clusters, **sizes)
         else:
-            # The past asks nothing: its keys fill the places of its queries.
+            # The past asks nothing: its keys fill the places of its queries; a key's key is itself.
             asks = torch.cat((state.k, q), 2)
-            y = self.laid_out(asks, grown.k, values, grown.clusters, dropout=0.0)[:, :, -n:]
+            if can_fuse(asks, grown.v):
+                y = attend_runs(asks, grown.v, self.runs(grown.clusters), scale=q.shape[-1] ** -0.5)
+            else:
+                y = self.laid_out(asks, grown.k, values, grown.clusters, dropout=0.0)
+            y = y[:, :, -n:]
         return self.out(y), grown
 
     def state_size(self, tokens: int) -> int:

@@ -118,24 +118,24 @@ class SinkhornAttention(AttentionMixer):
         if self.frame.causal:
             return self.causal(q, k, v, *self.query_means(q, 0, None)[:1])
         n, w = q.shape[2], self.config.block
-        real = torch.ones_like(q[:, 0, :, 0], dtype=torch.bool) if valid is None else valid
-        # A row of padding alone counts as real, so that it stays finite.
-        real = into_blocks((real | ~real.any(1, keepdim=True))[..., None], w)  # (b, u, w, 1)
-        blocks = [into_blocks(x, w).masked_fill(~real[:, None], 0.0) for x in (q, k, v)]
-        real = real.squeeze(-1)[:, None]  # (b, 1, u, w)
-        s = self.sorting(*(block_means(x, real) for x in blocks[:2]), real)  # (b, h, u, u)
+        whole = valid is None and n % w == 0  # rows of S sum to 1, so every slot weighs the same
+        real = None if whole else _real_slots(q, valid, w)  # (b, 1, u, w)
+        blocks = [into_blocks(x, w) for x in (q, k, v)]
+        if not whole:
+            blocks = [x.masked_fill(~real[..., None], 0.0) for x in blocks]
+        means = (block_means(x, real) for x in blocks[:2])
+        s = self.sorting(*means, None if valid is None else real)  # (b, h, u, u)
         s = s if self.config.cut is None else s[:, :, : self.config.cut]
-        k, v = (mixed(s, x) for x in blocks[1:])  # (b, h, s, w, d)
-        weight = s @ real.to(s.dtype)  # (b, h, s, w)
-        bias = weight.clamp(min=NOTHING).log().masked_fill(weight < NOTHING, -torch.inf)
+        k, v = mixed(s, *blocks[1:])  # (b, h, s, w, d)
+        bias = None if whole else _slot_bias(s, real)  # (b, h, s, w)
         if self.config.cut is not None:
             q, k, v = q[:, :, None], k.flatten(2, 3)[:, :, None], v.flatten(2, 3)[:, :, None]
-            bias = bias.flatten(2, 3)[:, :, None, None]  # (b, h, 1, 1, s·w)
-        else:
-            q, k, v = blocks[0], torch.cat((k, blocks[1]), 3), torch.cat((v, blocks[2]), 3)
+            bias = None if whole else bias.flatten(2, 3)[:, :, None, None]  # (b, h, 1, 1, s·w)
+            return self.blocks_attend(q, (k,), (v,), bias)[:, :, :n]
+        if not whole:
             own = torch.zeros_like(bias).masked_fill(~(real | ~real.any(-1, True)), -torch.inf)
             bias = torch.cat((bias, own), -1)[:, :, :, None]  # (b, h, u, 1, 2w)
-        return self.blocks_attend(q, k, v, bias).flatten(2, 3)[:, :, :n]
+        return self.blocks_attend(blocks[0], (k, blocks[1]), (v, blocks[2]), bias)[:, :, :n]
 
     def causal(self, q: Tensor, k: Tensor, v: Tensor, means: Tensor, start: int = 0) -> Tensor:
         """q (b, h, n, d) from index `start`; k, v (b, h, t, d) and means (b, h, u, d) from 0."""
@@ -145,39 +145,49 @@ class SinkhornAttention(AttentionMixer):
         exact = torch.promote_types(k.dtype, torch.float32)
         scores = self.scores(means, k.mean(3, dtype=exact))  # (b, h, s, s)
         s = causal_balance(scores, self.config.iterations)[:, :, first:]
-        keys = torch.cat((mixed(s, k), k[:, :, first:]), 3)
-        values = torch.cat((mixed(s, v), v[:, :, first:]), 3)
-        block = torch.arange(first, first + s.shape[2], device=q.device)[:, None, None]
-        place = torch.arange(w, device=q.device)
-        sorted_ones = (block > 0).expand(-1, w, w)
-        own = (place <= place[:, None]).expand(len(block), w, w)
-        seen = torch.cat((sorted_ones, own), -1)[None, None]  # (1, 1, u, w, 2w)
+        sorted_k, sorted_v = mixed(s, k, v)
+        seen = torch.ones(s.shape[2], w, 2 * w, dtype=torch.bool, device=q.device).tril(w)
+        if first == 0:
+            seen[0, :, :w] = False
         bias = torch.zeros(seen.shape, dtype=q.dtype, device=q.device)
-        q = into_blocks(F.pad(q, (0, 0, lead, 0)), w)
-        y = self.blocks_attend(q, keys, values, bias.masked_fill(~seen, -torch.inf))
-        return y.flatten(2, 3)[:, :, lead : lead + n]
+        bias = bias.masked_fill(~seen, -torch.inf)[None, None]  # (1, 1, u, w, 2w)
+        q = into_blocks(F.pad(q, (0, 0, lead, 0)) if lead else q, w)
+        own_k, own_v = k[:, :, first:], v[:, :, first:]
+        y = self.blocks_attend(q, (sorted_k, own_k), (sorted_v, own_v), bias)
+        return y[:, :, lead : lead + n]
 
-    def blocks_attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-        """Block by block: (b, h, u, w, d), keys and values (b, h, u, m, d) -> (b, h, u, w, d)."""
-        bias = bias.to(q.dtype).expand(*q.shape[:3], *bias.shape[3:]).flatten(1, 2)
-        q, k, v = (x.flatten(1, 2).contiguous() for x in (q, k, v))
+    def blocks_attend(
+        self, q: Tensor, k: tuple[Tensor, ...], v: tuple[Tensor, ...], bias: Tensor | None
+    ) -> Tensor:
+        """Block by block: q (b, h, u, w, d), parts of k and v (b, h, u, _, d) -> (b, h, n, d).
+
+        Blocks go to the batch and heads stay heads, so what lies token by token is not copied.
+        """
+        b, _, u = q.shape[:3]
+        if bias is not None:
+            bias = bias.to(q.dtype).transpose(1, 2).expand(b, u, *(-1,) * 3).flatten(0, 1)
+        k, v = (torch.cat([x.transpose(1, 2) for x in parts], 3).flatten(0, 1) for parts in (k, v))
+        q = q.transpose(1, 2).flatten(0, 1)  # (_, h, w, d)
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=self.dropout)
-        return y.unflatten(1, (self.frame.heads, -1))
+        return y.unflatten(0, (b, u)).transpose(1, 2).flatten(2, 3)
 
-    def sorting(self, means_q: Tensor, means_k: Tensor, real: Tensor) -> Tensor:
+    def sorting(self, means_q: Tensor, means_k: Tensor, real: Tensor | None) -> Tensor:
         """Block means (b, h, u, d), real (b, 1, u, w) -> S (b, h, u, u); empty blocks stay."""
+        scores = self.scores(means_q, means_k)
+        if real is None:
+            return balance(scores, self.config.iterations)
         there = real.any(-1)  # (b, 1, u)
         alone = torch.eye(there.shape[-1], dtype=torch.bool, device=there.device)
         allowed = (there[..., None] & there[..., None, :]) | alone  # (b, 1, u, u)
-        return balance(self.scores(means_q, means_k), self.config.iterations, allowed)
+        return balance(scores, self.config.iterations, allowed)
 
     def scores(self, means_q: Tensor, means_k: Tensor) -> Tensor:
         """ψ^q·ψ^k / (√d·τ), with noise while training: (b, h, u, d) twice -> (b, h, u, u)."""
         scale = means_q.shape[-1] ** -0.5 / self.config.temperature
-        scores = means_q @ means_k.transpose(-1, -2) * scale  # (b, h, u, u)
+        scores = (means_q * scale) @ means_k.transpose(-1, -2)  # (b, h, u, u)
         if self.training and self.config.noise:
-            draws = torch.rand_like(scores).clamp(min=torch.finfo(scores.dtype).tiny)
-            scores = scores - (-draws.log()).clamp(min=1e-20).log() / self.config.temperature
+            draws = torch.empty_like(scores).exponential_().clamp_(min=1e-20)
+            scores = torch.sub(scores, draws.log_(), alpha=1 / self.config.temperature)
         return scores
 
     def query_means(self, q: Tensor, start: int, total: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -185,12 +195,17 @@ class SinkhornAttention(AttentionMixer):
 
         q begins at index `start`, `total` is the sum before it.
         """
-        sums = q.to(torch.promote_types(q.dtype, torch.float32)).cumsum(2)  # (b, h, n, d)
-        sums = sums if total is None else sums + total[:, :, None]
-        first = -start % self.config.block
-        index = torch.arange(start, start + q.shape[2], device=q.device)[first :: self.config.block]
-        means = sums[:, :, first :: self.config.block] / (index + 1)[:, None]  # (b, h, _, d)
-        return means, sums[:, :, -1]
+        w, work = self.config.block, torch.promote_types(q.dtype, torch.float32)
+        lead, index = start % w, torch.arange(start, start + q.shape[2], device=q.device)
+        sums = into_blocks(F.pad(q, (0, 0, lead, 0)) if lead else q, w).sum(3, dtype=work)
+        end = sums.sum(2) if total is None else sums.sum(2) + total  # (b, h, d)
+        before = torch.zeros_like(end) if total is None else total
+        sums = torch.cat((before[:, :, None], sums[:, :, :-1]), 2)  # (b, h, u, d)
+        sums = sums.mT.contiguous().cumsum(-1).mT  # along memory: others wait token by token
+        first = -start % w
+        firsts = q[:, :, first::w]  # (b, h, _, d)
+        counts = index[first::w, None] + 1
+        return (sums[:, :, bool(lead) :] + firsts) / counts, end
 
     def plain_attention(
         self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, crossing: bool
@@ -272,15 +287,32 @@ class SinkhornAttention(AttentionMixer):
             raise self._cannot_stream()
 
 
-def block_means(x: Tensor, real: Tensor) -> Tensor:
+def block_means(x: Tensor, real: Tensor | None) -> Tensor:
     """(b, h, u, w, d), 0 where real (b, 1, u, w) is False -> their means (b, h, u, d)."""
     work = torch.promote_types(x.dtype, torch.float32)
+    if real is None:
+        return x.mean(3, dtype=work)
     return x.sum(3, dtype=work) / real.sum(-1).clamp(min=1)[..., None]
 
 
-def mixed(s: Tensor, blocks: Tensor) -> Tensor:
-    """S (b, h, s, u) times blocks (b, h, u, w, d): (b, h, s, w, d)."""
-    return (s.to(blocks.dtype) @ blocks.flatten(-2)).unflatten(-1, blocks.shape[-2:])
+def mixed(s: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """S (b, h, s, u) times blocks (b, h, u, w, d) of keys and of values: (b, h, s, w, d) twice."""
+    both = torch.stack((k, v), 3)  # (b, h, u, 2, w, d)
+    return (s.to(k.dtype) @ both.flatten(3)).unflatten(-1, both.shape[3:]).unbind(3)
+
+
+def _real_slots(q: Tensor, valid: Tensor | None, width: int) -> Tensor:
+    """Which places of the blocks hold a token: (b, 1, u, w)."""
+    real = torch.ones_like(q[:, 0, :, 0], dtype=torch.bool) if valid is None else valid
+    # A row of padding alone counts as real, so that it stays finite.
+    real = into_blocks((real | ~real.any(1, keepdim=True))[..., None], width)  # (b, u, w, 1)
+    return real.squeeze(-1)[:, None]
+
+
+def _slot_bias(s: Tensor, real: Tensor) -> Tensor:
+    """Logarithms of what sorted slots weigh: S (b, h, s, u), real (b, 1, u, w) -> (b, h, s, w)."""
+    weight = s @ real.to(s.dtype)
+    return weight.clamp(min=NOTHING).log().masked_fill(weight < NOTHING, -torch.inf)
 
 
 def _plain_balance(scores: Tensor, iterations: int, causal: bool) -> Tensor:

@@ -6,8 +6,8 @@
 Only products of single channels go from token to token. With `peephole` off (v = 0) the recurrence
 is linear, and c of all tokens comes in log₂ n parallel passes. With `rescale` α = √(1 + 2 exp(b)),
 b being the value that b_r starts from, else 1. Both ways, a second one runs from the right.
-Time O(n c²), memory O(n c). With the peephole n small steps forward, but none back: its gradient is
-a linear recurrence (`kernels/scan.py`). Decoding keeps c.
+Time O(n c²), memory O(n c). With the peephole n small steps forward, one kernel on a GPU, but none
+back: its gradient is a linear recurrence (`kernels/scan.py`). Decoding keeps c.
 
 Paper: Lei et al. 2017, sections 2 and 3, https://arxiv.org/abs/1709.02755
 Differs from it: a projection follows, which also joins the directions.
@@ -22,6 +22,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from weft.kernels.recurrence import fused_sru
 from weft.kernels.scan import elementwise_scan, linear_scan
 from weft.mixers.base import MIXERS, Frame, Traits
 from weft.mixers.recurrent_mixer import Cell, Memory, RecurrentMixer
@@ -88,7 +89,7 @@ class SRUCell(Cell):
         f, r = f + bias_f, r + bias_r
         if self.peephole:
             weight_f, weight_r = self.state_weight.to(c0.dtype).chunk(2)
-            c = elementwise_scan(_remember, (new, f), c0, (weight_f,))
+            c = elementwise_scan(_remember, (new, f), c0, (weight_f,), fused_sru)
             r = r + weight_r * torch.cat((c0[:, None], c[:, :-1]), dim=1)
         else:
             forget = torch.sigmoid(f)

@@ -1,0 +1,264 @@
+"""Attention in an order that the tokens choose, by Triton kernels that gather inside themselves.
+
+Each round of each head, a *line*, sorts its tokens by bucket. In the sorted order the keys of every
+token are one run of places, so nothing is copied into place, padded or masked in memory:
+
+    buckets   token p reads lo(p), ..., p − 1: what stands before it in its own bucket, from the
+              beginning of the `lookback`th chunk before its chunk on
+    order     token p reads its chunk, `lookback` chunks before and `lookahead` after it, around a
+              ring of the chunks that hold real tokens, itself left out
+
+Queries and keys are one projection, k_j = x_j / √(|x_j|² + eps). The rounds of a token are one
+softmax: going back, all of them use its final log-sum-exp, so only results by round are added up.
+`hash_chunks.py` is the same, plainly. How a row is rounded here depends on where its block begins,
+and so, in the last bits, on tokens that it does not read.
+
+Letters: r rounds, p places of a line (n, but for clusters).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from weft.kernels.block_sparse import LOG2E, Dropout
+from weft.kernels.joint import empty_like_heads
+
+WIDTHS = (16, 32, 64, 128)
+# (own places, places per step, warps, stages) of the two kernels that attend; wide: heads of 128.
+FORWARD, FORWARD_WIDE = (64, 32, 4, 3), (64, 32, 4, 2)
+BACKWARD, BACKWARD_WIDE = (64, 32, 4, 2), (64, 32, 8, 2)
+ROWS = 32  # rows of one program of the kernels that go through memory once
+PLACES = 1024  # places of one program of the kernel that finds the runs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """What stands where in every line, and what it reads; lo and hi None: a ring of chunks."""
+
+    token: Tensor  # (b, h, r, p) int32
+    length: Tensor  # (b,): tokens from here on are padding
+    chunk: int
+    lookback: int
+    lookahead: int = 0
+    lo: Tensor | None = None  # (b, h, r, p) int32: the first place that is read
+    hi: Tensor | None = None  # (b, h, r, p) int32: the place after the last that reads this one
+    start: Tensor | None = None  # (lines · buckets + 1,): where buckets begin, line after line
+    several: bool = False  # a token may stand at several places of a line, or at none
+
+
+def can_fuse(*heads: Tensor) -> bool:
+    """Whether the kernels take these (b, h, n, d): half precision on a GPU, no compiled graph."""
+    x = heads[0]
+    half = x.dtype in (torch.float16, torch.bfloat16) and all(y.dtype == x.dtype for y in heads)
+    here = x.is_cuda and not torch.compiler.is_compiling()
+    return here and half and x.shape[3] in WIDTHS and x.numel() > 0
+
+
+def runs_of_buckets(buckets: Tensor, count: int, *, chunk: int, lookback: int) -> Runs:
+    """Each bucket by itself, in order of position; buckets (b, h, r, n) below `count`."""
+    b, n = buckets.shape[0], buckets.shape[-1]
+    chunk, lookback = _within(n, chunk, lookback)
+    keys, index = sort_lines(buckets, count)
+    lines = buckets.numel() // n
+    every = torch.arange(lines * count + 1, device=keys.device, dtype=keys.dtype)
+    start = torch.searchsorted(keys, every, out_int32=True)
+    token, lo, hi = _places(keys, index, start, buckets, chunk, lookback)
+    length = torch.full((b,), n, device=keys.device)
+    sizes = {"chunk": chunk, "lookback": lookback}
+    return Runs(token=token, length=length, **sizes, lo=lo, hi=hi, start=start)
+
+
+def runs_of_order(
+    buckets: Tensor,
+    count: int,
+    length: Tensor,
+    *,
+    chunk: int,
+    lookback: int,
+    lookahead: int = 0,
+    padded: bool = True,
+) -> Runs:
+    """All tokens by (bucket, position), those from `length` (b,) on last; buckets (b, h, r, n)."""
+    n = buckets.shape[-1]
+    chunk, lookback, lookahead = _within(n, chunk, lookback, lookahead)
+    if padded:
+        beyond = torch.arange(n, device=buckets.device) >= length[:, None]
+        buckets = buckets.masked_fill(beyond[:, None, None], count)
+    keys, index = sort_lines(buckets, count + padded)
+    token, _, _ = _places(keys, index, None, buckets, chunk, lookback)
+    sizes = {"chunk": chunk, "lookback": lookback, "lookahead": lookahead}
+    return Runs(token=token, length=length, **sizes)
+
+
+def _within(n: int, chunk: int, *neighbours: int) -> tuple[int, ...]:
+    """A chunk and counts of its neighbours, no more than n tokens can tell apart."""
+    chunk = min(chunk, n)
+    return chunk, *(min(count, -(-n // chunk)) for count in neighbours)
+
+
+def sort_lines(buckets: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """All lines at once by (line, bucket, position): the sorted keys, and what stood where."""
+    lines = buckets.numel() // buckets.shape[-1]
+    # A sort by radix takes a turn for each byte of its keys.
+    narrow = (torch.int16, torch.int32, torch.int64)
+    small = next(kind for kind in narrow if lines * count < torch.iinfo(kind).max)
+    first = torch.arange(lines, device=buckets.device).view(*buckets.shape[:-1], 1) * count
+    return (buckets + first).to(small).flatten().sort(stable=True)
+
+
+def _places(
+    keys: Tensor, index: Tensor, start: Tensor | None, like: Tensor, chunk: int, lookback: int
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Tokens by place and, given where buckets start, both ends of the runs (b, h, r, n)."""
+    from weft.kernels.indexed_rows_triton import places_kernel
+
+    count = 1 if start is None else 3
+    token, *runs = torch.empty(count, *like.shape, device=like.device, dtype=torch.int32)
+    lo, hi = runs or (None, None)
+    total = like.numel()
+    given = [index if x is None else x for x in (start, token, lo, hi)]
+    numbers = (like.shape[-1], total, chunk, lookback)
+    grid = (-(-total // PLACES),)
+    places_kernel[grid](keys, index, *given, *numbers, BLOCK=PLACES, BUCKETS=start is not None)
+    return token, lo, hi
+
+
+def attend_runs(
+    x: Tensor, v: Tensor, runs: Runs, *, scale: float, eps: float = 0.0, dropout: float = 0.0
+) -> Tensor:
+    """x (b, h, n, d), v (b, g, n, d) -> (b, h, n, d); the rounds of a token are one softmax.
+
+    A token that reads nothing in any round returns its v, and padding returns 0.
+    """
+    drop = Dropout.of(dropout, x.device)
+    return _Attend.apply(x, v, runs, scale, eps, drop)
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, v: Tensor, runs: Runs, scale: float, eps: float, drop: Dropout | None
+    ) -> Tensor:
+        from weft.kernels import indexed_rows_triton as kernels
+
+        x, v = (y if y.stride(-1) == 1 else y.contiguous() for y in (x, v))
+        launch = Launch(x, v, runs, scale, drop)
+        norm = launch.norms(eps)
+        part, part_lse = launch.forward(norm)
+        out, lse = launch.like_heads(), torch.empty_like(norm)
+        tensors = (part, part_lse, v, runs.length, out, lse)
+        launch.once(kernels.merge_kernel, tensors, (v, out), launch.sizes)
+        ctx.save_for_backward(x, v, out, lse, norm)
+        ctx.given = (runs, scale, drop)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        from weft.kernels import indexed_rows_triton as kernels
+
+        x, v, out, lse, norm = ctx.saved_tensors
+        runs, scale, drop = ctx.given
+        dout = dout if dout.stride(-1) == 1 else dout.contiguous()
+        launch, delta = Launch(x, v, runs, scale, drop), torch.empty_like(lse)
+        tensors, sizes = (out, dout, lse, runs.length, delta), (x.shape[1], x.shape[2])
+        launch.once(kernels.delta_kernel, tensors, (out, dout), sizes, BY_PLACE=False)
+        parts = launch.backward(dout, norm, lse, delta)
+        dx, dv = empty_like_heads((x, v))
+        tensors = (*parts, dout, lse, runs.length, dx, dv)
+        launch.once(kernels.sum_kernel, tensors, (dout, dx, dv), launch.sizes, lines=v)
+        return dx, dv, None, None, None, None
+
+
+class Launch:
+    """How the kernels are started for these heads and runs."""
+
+    def __init__(
+        self, x: Tensor, v: Tensor, runs: Runs, scale: float, drop: Dropout | None
+    ) -> None:
+        self.x, self.v, self.runs, self.scale = x, v, runs, scale
+        b, heads, n, self.width = x.shape
+        self.places, rounds = runs.token.shape[3], runs.token.shape[2]
+        self.lines = b * heads * rounds
+        self.sizes = (heads, heads // v.shape[1], rounds, n)
+        self.drops = (runs.length, 0, 1.0) if drop is None else drop.given(0)
+        self.settings = {
+            "WIDTH": self.width,
+            "RING": runs.lo is None,
+            "BY_PLACE": runs.several,
+            "DROPS": drop is not None,
+        }
+
+    def norms(self, eps: float) -> Tensor:
+        """What makes x a key: (b, h, n) in float32."""
+        from weft.kernels.indexed_rows_triton import norm_kernel
+
+        norm = self.x.new_empty(self.x.shape[:3], dtype=torch.float32)
+        self.once(norm_kernel, (self.x, norm), (self.x,), (*self.x.shape[1:3], eps))
+        return norm
+
+    def forward(self, norm: Tensor) -> tuple[Tensor, Tensor]:
+        """Values (lines, p, d) and log-sum-exp (lines, p) of every round by itself."""
+        from weft.kernels.indexed_triton import forward_kernel
+
+        runs, part = self.runs, self.parts()
+        lse = part.new_empty(part.shape[:2], dtype=torch.float32)
+        lo = runs.token if runs.lo is None else runs.lo
+        tensors = (self.x, self.v, norm, runs.token, lo, runs.length, part, lse)
+        tuned = FORWARD_WIDE if self.width == 128 else FORWARD
+        self.blocks(forward_kernel, tensors, (self.x, self.v), (self.scale * LOG2E,), tuned)
+        return part, lse
+
+    def backward(
+        self, dout: Tensor, norm: Tensor, lse: Tensor, delta: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Gradients (lines, p, d) of x and v from every round by itself."""
+        from weft.kernels.indexed_triton import backward_kernel
+
+        runs, dx, dv = self.runs, self.parts(), self.parts()
+        lo, hi = (runs.token if y is None else y for y in (runs.lo, runs.hi))
+        given = (self.x, self.v, dout)
+        tensors = (*given, norm, lse, delta, runs.token, lo, hi, runs.length, dx, dv)
+        tuned = BACKWARD_WIDE if self.width == 128 else BACKWARD
+        scales = (self.scale * LOG2E, self.scale)
+        self.blocks(backward_kernel, tensors, given, scales, tuned)
+        return dx, dv
+
+    def parts(self) -> Tensor:
+        """Room for rows of every line: (lines, p, d)."""
+        return self.x.new_empty(self.lines, self.places, self.width)
+
+    def like_heads(self) -> Tensor:
+        """An empty (b, h, n, d) whose memory is (b, n, h, d): what a projection reads."""
+        b, h, n, d = self.x.shape
+        return self.x.new_empty(b, n, h, d).transpose(1, 2)
+
+    def blocks(
+        self, kernel: Any, tensors: Any, strided: Any, scales: Any, tuned: tuple[int, ...]
+    ) -> None:
+        """Start a kernel on blocks of places of every line."""
+        own, step, warps, stages = tuned
+        runs = self.runs
+        reach = (runs.chunk, runs.lookback, runs.lookahead)
+        given = (*tensors, *_strides(strided), *self.sizes, self.places, *reach, *scales)
+        kernel[(self.lines * -(-self.places // own),)](
+            *given, *self.drops, **self.settings, M=own, STEP=step, num_warps=warps,
+            num_stages=stages,
+        )  # fmt: skip
+
+    def once(
+        self, kernel: Any, tensors: Any, strided: Any, numbers: Any, lines: Any = None, **more: Any
+    ) -> None:
+        """Start a kernel that goes once through the rows of heads: those of x unless given."""
+        b, heads, rows, _ = (self.x if lines is None else lines).shape
+        grid = (b * heads * -(-rows // ROWS),)
+        kernel[grid](*tensors, *_strides(strided), *numbers, M=ROWS, WIDTH=self.width, **more)
+
+
+def _strides(tensors: tuple[Tensor, ...]) -> list[int]:
+    return [x.stride(axis) for x in tensors for axis in (0, 1, 2)]

@@ -1,0 +1,131 @@
+"""Attention between few landmarks and many tokens by our own Triton kernels, either one asking.
+
+Torch's fused attention shares its way back out by keys, so few keys leave a GPU idle. Here it is
+shared out by the many, be they queries or keys. `landmarks.py` is the same, plainly.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+WIDTHS = (16, 32, 64, 128)
+ROWS = 64  # tokens of one step
+WARPS, STAGES = 4, 2
+_PROGRAMS = 264  # two for each multiprocessor of an H200
+
+
+def can_fuse(many: Tensor, few: Tensor, v: Tensor) -> bool:
+    """Whether the kernels take these: half precision on a GPU, widths that are powers of two."""
+    same = many.dtype == few.dtype == v.dtype and v.dtype in (torch.float16, torch.bfloat16)
+    fits = many.shape[-1] == v.shape[-1] in WIDTHS and 0 < few.shape[2] <= WIDTHS[-1]
+    return many.is_cuda and same and fits and not torch.compiler.is_compiling()
+
+
+def fused_read(q: Tensor, k: Tensor, v: Tensor, there: Tensor | None = None) -> Tensor:
+    """Attention of q (b, h, n, d) to the landmarks k, v (b, h, r, d) that are there (b, r)."""
+    if there is None:
+        counts = torch.full((len(q),), k.shape[2], dtype=torch.int32, device=q.device)
+    else:
+        counts = there.sum(1, dtype=torch.int32)
+    return _Read.apply(q, k, v, counts)
+
+
+class _Read(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, counts: Tensor) -> Tensor:
+        from weft.kernels.landmarks_triton import forward_kernel
+
+        q = q if q.stride(-1) == 1 else q.contiguous()
+        k, v = k.contiguous(), v.contiguous()
+        out, (grid, sizes, settings) = _like(q), _plan(q, k)
+        scale = q.shape[-1] ** -0.5 * math.log2(math.e)
+        strides = _strides(q, out)
+        forward_kernel[grid](q, k, v, counts, out, *strides, *sizes, scale, **settings)
+        ctx.save_for_backward(q, k, v, counts)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        from weft.kernels.landmarks_triton import backward_kernel
+
+        q, k, v, counts = ctx.saved_tensors
+        grad = grad if grad.stride(-1) == 1 else grad.contiguous()
+        dq, (grid, sizes, settings) = _like(q), _plan(q, k)
+        room = (*q.shape[:2], grid[1], settings["R"], q.shape[-1])
+        sums = q.new_empty(2, *room, dtype=torch.float32)
+        scale = q.shape[-1] ** -0.5
+        tensors, strides = (q, k, v, counts, grad, dq, *sums), _strides(q, grad, dq)
+        scales = (scale * math.log2(math.e), scale)
+        backward_kernel[grid](*tensors, *strides, *sizes, *scales, **settings)
+        dk, dv = sums.sum(3)[..., : k.shape[2], :].to(k.dtype)  # (b, h, r, d)
+        return dq, dk, dv, None
+
+
+def fused_ask(q: Tensor, k: Tensor, v: Tensor, length: Tensor | None = None) -> Tensor:
+    """Attention of landmarks q (b, h, r, d) to the first `length` (b,) tokens k, v (b, h, n, d)."""
+    if length is None:
+        length = torch.full((len(k),), k.shape[2], device=k.device)
+    return _Ask.apply(q, k, v, length.to(torch.int32))
+
+
+class _Ask(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, length: Tensor) -> Tensor:
+        from weft.kernels.landmarks_triton import ask_kernel
+
+        k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (k, v))
+        q, (grid, sizes, settings) = q.contiguous(), _plan(k, q)
+        room = (*q.shape[:2], grid[1], settings["R"])
+        parts = q.new_empty(*room, q.shape[-1], dtype=torch.float32)
+        lse = q.new_empty(room, dtype=torch.float32)
+        scale = q.shape[-1] ** -0.5 * math.log2(math.e)
+        tensors, strides = (q, k, v, length, parts, lse), _strides(k, v)
+        ask_kernel[grid](*tensors, *strides, *sizes, scale, **settings)
+        whole = (lse * math.log(2)).logsumexp(2, keepdim=True) / math.log(2)  # (b, h, 1, _)
+        out = (parts * (lse - whole).exp2()[..., None]).sum(2)[:, :, : q.shape[2]]
+        out, whole = out.to(q.dtype), whole[:, :, 0, : q.shape[2]].contiguous()
+        ctx.save_for_backward(q, k, v, length, out, whole)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        from weft.kernels.landmarks_triton import ask_back_kernel
+
+        q, k, v, length, out, lse = ctx.saved_tensors
+        grad, (grid, sizes, settings) = grad.contiguous(), _plan(k, q)
+        delta = (grad.float() * out.float()).sum(-1)  # (b, h, r)
+        dk, dv = _like(k), _like(v)
+        room = (*q.shape[:2], grid[1], settings["R"], q.shape[-1])
+        sums = q.new_empty(room, dtype=torch.float32)
+        tensors = (q, k, v, length, grad, lse, delta, sums, dk, dv)
+        scale, strides = q.shape[-1] ** -0.5, _strides(k, v, dk, dv)
+        scales = (scale * math.log2(math.e), scale)
+        ask_back_kernel[grid](*tensors, *strides, *sizes, *scales, **settings)
+        return sums.sum(2)[:, :, : q.shape[2]].to(q.dtype), dk, dv, None
+
+
+def _plan(many: Tensor, few: Tensor) -> tuple[tuple[int, int], tuple[int, ...], dict[str, int]]:
+    """Grid, sizes and settings: a line of the many is cut into as many segments as fill the GPU."""
+    (b, h, n, d), r = many.shape, few.shape[2]
+    blocks = -(-n // ROWS)
+    segment = -(-blocks // min(blocks, max(1, _PROGRAMS // (b * h)))) * ROWS
+    room = max(16, 1 << (r - 1).bit_length())
+    warps = WARPS if max(room, d) <= 64 else 2 * WARPS
+    settings = {"ROWS": ROWS, "R": room, "D": d, "num_warps": warps, "num_stages": STAGES}
+    return (b * h, -(-n // segment)), (h, n, r, segment), settings
+
+
+def _like(q: Tensor) -> Tensor:
+    """An empty (b, h, n, d) whose memory is (b, n, h, d): what a projection reads."""
+    return q.new_empty(q.transpose(1, 2).shape).transpose(1, 2)
+
+
+def _strides(*tensors: Tensor) -> list[int]:
+    return [x.stride(axis) for x in tensors for axis in (0, 1, 2)]

@@ -1,0 +1,220 @@
+"""Causal attention to chosen blocks of keys by our own Triton kernels, values and gradients.
+
+The pairs of a query and a block are sorted by block once; `selected_triton.py` says what the
+kernels do with the lists. Time and memory grow with the pairs: values of every pair are written
+once and read once. `selected.py` is the same, plainly.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from weft.kernels.block_sparse import Dropout
+from weft.kernels.joint import empty_like_heads
+
+LOG2E = 1.4426950408889634
+WIDTHS = (16, 32, 64, 128)
+BLOCKS = (16, 32, 64, 128)
+# (rows of a product, warps, stages); rows are queries times heads that share keys. Wide heads or
+# long blocks take twice the warps.
+FORWARD = (64, 4, 3)
+BACKWARD = (64, 4, 3)
+JOIN = (32, 4, 2)
+PROGRAMS = 2048  # segments that all lists together are cut into, at least, if they are long
+LEAST = 8  # products of a segment, at least
+SUMMED = (4, 16)  # segments and keys that are summed at a time
+MOST = 64  # query heads that share keys, at most
+
+
+def can_fuse(q: Tensor, k: Tensor, v: Tensor, block: int) -> bool:
+    """Whether the kernels take these: half precision on a GPU, sizes that are powers of two."""
+    half = q.dtype == k.dtype == v.dtype and q.dtype in (torch.float16, torch.bfloat16)
+    sizes = q.shape[-1] in WIDTHS and block in BLOCKS and q.shape[1] // k.shape[1] <= MOST
+    return q.is_cuda and half and sizes
+
+
+def fused_selected(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    chosen: Tensor,
+    *,
+    block: int,
+    start: int = 0,
+    dropout: float = 0.0,
+) -> Tensor:
+    """q (b, h, n, d) from index `start`, k and v (b, g, m, d), chosen (b, g, n, s) -> (b, h, n, d).
+
+    `chosen` are distinct block numbers; one that is not below ⌈m / block⌉ stands for no block.
+    """
+    drop = Dropout.of(dropout, q.device, 1)
+    return _Selected.apply(q, k, v, chosen.to(torch.int32).contiguous(), block, start, drop)
+
+
+class Lists(NamedTuple):
+    """All pairs by block, cut into segments."""
+
+    order: Tensor  # (pairs,) pairs sorted by block, those without a block last
+    starts: Tensor  # (lists + 1,) where the list of a block begins
+    cuts: Tensor  # (lists + 1,) the first segment of a block
+    owners: Tensor  # (segments,) whose segment it is; `lists`: no one's
+    length: int  # pairs of a segment, at most
+
+
+def lists_of(chosen: Tensor, count: int, heads: int) -> Lists:
+    """The lists of chosen (b, g, n, s), blocks below `count`; nothing waits for the device."""
+    b, g = chosen.shape[:2]
+    lists, pairs = b * g * count, chosen.numel()
+    small = torch.int16 if lists < 2**15 else torch.int32  # a sort passes over fewer bits
+    line = torch.arange(b * g, device=chosen.device, dtype=torch.int32).view(b, g, 1, 1)
+    bucket = torch.where(chosen < count, chosen + line * count, lists).to(small).flatten()
+    bucket, order = bucket.sort(stable=True)
+    edges = torch.arange(lists + 1, device=chosen.device, dtype=small)
+    starts = torch.searchsorted(bucket, edges, out_int32=True)
+    step = max(1, max(FORWARD[0], BACKWARD[0]) // _power(heads))
+    # Most lists are one segment, unless that makes too few programs.
+    length = max(LEAST * step, min(2 * pairs // lists, pairs // PROGRAMS) // step * step)
+    cuts = starts.new_zeros(lists + 1)
+    torch.cumsum((starts.diff() + (length - 1)) // length, 0, dtype=torch.int32, out=cuts[1:])
+    most = min(pairs, pairs // length + lists)
+    segments = torch.arange(most, device=chosen.device, dtype=torch.int32)
+    owners = torch.searchsorted(cuts[1:], segments, right=True, out_int32=True)
+    return Lists(order, starts, cuts, owners, length)
+
+
+class _Selected(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        chosen: Tensor,
+        block: int,
+        start: int,
+        drop: Dropout | None,
+    ) -> Tensor:
+        from weft.kernels import selected_triton as kernels
+
+        q, k, v = (_inner(x) for x in (q, k, v))
+        plan = _Plan(q, k, chosen, block, start, drop)
+        part, part_lse = plan.parts(q.dtype), plan.parts(torch.float32, ())
+        plan.segments(kernels.forward_kernel, FORWARD, (q, k, v, part, part_lse), (q, k, v))
+        out = empty_like_heads((q,))[0]
+        lse = q.new_empty(q.shape[:3], dtype=torch.float32)
+        plan.join(kernels.join_kernel, part, part_lse, out, lse)
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.plan = plan
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        from weft.kernels import selected_triton as kernels
+
+        q, k, v, out, lse = ctx.saved_tensors
+        plan, dout = ctx.plan, _inner(dout)
+        delta = torch.empty_like(lse)
+        b, h, n, d = q.shape
+        rows, warps, _ = JOIN
+        kernels.delta_kernel[(-(-n // rows) * b * h,)](
+            out, dout, delta, *_strides(out, dout), h, n, ROWS=rows, WIDTH=d, num_warps=warps
+        )
+        part, sums = plan.parts(q.dtype), plan.sums()
+        tensors = (q, k, v, dout, lse, delta, part, sums)
+        plan.segments(kernels.backward_kernel, BACKWARD, tensors, (q, k, v, dout), d**-0.5)
+        dq, (dk, dv) = empty_like_heads((q,))[0], empty_like_heads((k, v))
+        plan.join(kernels.join_kernel, part, None, dq, None)
+        plan.keys(kernels.keys_kernel, sums, dk, dv)
+        return dq, dk, dv, None, None, None, None
+
+
+class _Plan:
+    """The lists, and the launches that forward and backward share."""
+
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        chosen: Tensor,
+        block: int,
+        start: int,
+        drop: Dropout | None,
+    ) -> None:
+        self.b, self.h, self.n, self.d = q.shape
+        self.g, self.m = k.shape[1:3]
+        self.block, self.start, self.chosen, self.drop = block, start, chosen, drop
+        self.count, self.selected = -(-self.m // block), chosen.shape[3]
+        self.lists = lists_of(chosen, self.count, self.h // self.g)
+
+    def parts(self, dtype: torch.dtype, width: tuple[int, ...] | None = None) -> Tensor:
+        """Room for a row of every query head of every pair."""
+        width = (self.d,) if width is None else width
+        size = (self.chosen.numel(), self.h // self.g, *width)
+        return torch.empty(size, dtype=dtype, device=self.chosen.device)
+
+    def sums(self) -> Tensor:
+        """Room for dk and dv of every segment."""
+        size = (len(self.lists.owners), 2, self.block, self.d)
+        return torch.empty(size, dtype=torch.float32, device=self.chosen.device)
+
+    def segments(
+        self,
+        kernel: Any,
+        setting: tuple[int, int, int],
+        tensors: tuple[Tensor, ...],
+        strided: tuple[Tensor, ...],
+        *more: float,
+    ) -> None:
+        """A kernel that takes a segment in each program."""
+        (order, starts, cuts, owners, length), (rows, warps, stages) = self.lists, setting
+        group, warps = self.h // self.g, warps * (1 if max(self.d, self.block) <= 64 else 2)
+        drops = (cuts, 0, 1.0) if self.drop is None else self.drop.given(0)
+        sizes = (self.g, group, self.n, self.m, self.start, len(starts) - 1, self.count, length)
+        kernel[(len(owners),)](
+            *tensors, order, starts, cuts, owners, *_strides(*strided), *sizes,
+            self.d**-0.5 * LOG2E, *drops, *more, ROWS=max(rows, _power(group)),
+            GROUP=_power(group), WIDTH=self.d, BLOCK=self.block, SELECTED=self.selected,
+            DROPS=self.drop is not None, num_warps=warps, num_stages=stages,
+        )  # fmt: skip
+
+    def join(
+        self, kernel: Any, part: Tensor, part_lse: Tensor | None, out: Tensor, lse: Tensor | None
+    ) -> None:
+        """Parts of pairs into rows of queries: weighted with `part_lse`, else summed."""
+        rows, warps, stages = JOIN
+        group = self.h // self.g
+        rows = max(rows, _power(group))
+        weighted = part_lse is not None
+        kernel[(-(-self.n // (rows // _power(group))) * self.b * self.g,)](
+            part, part_lse if weighted else part, self.chosen, out, lse if weighted else part,
+            *_strides(out), self.g, group, self.n, self.count,
+            ROWS=rows, GROUP=_power(group), WIDTH=self.d, SELECTED=self.selected,
+            WEIGHTED=weighted, num_warps=warps, num_stages=stages,
+        )  # fmt: skip
+
+    def keys(self, kernel: Any, sums: Tensor, dk: Tensor, dv: Tensor) -> None:
+        """Sums of segments into rows of keys."""
+        segments, rows = SUMMED
+        kernel[(len(self.lists.cuts) - 1, self.block // rows)](
+            sums, dk, dv, self.lists.cuts, *_strides(dk, dv), self.g, self.m, self.count,
+            SEGMENTS=segments, ROWS=rows, WIDTH=self.d, BLOCK=self.block,
+        )  # fmt: skip
+
+
+def _strides(*tensors: Tensor) -> list[int]:
+    return [x.stride(axis) for x in tensors for axis in (0, 1, 2)]
+
+
+def _inner(x: Tensor) -> Tensor:
+    """The kernels step along the last axis one number at a time."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _power(heads: int) -> int:
+    """The power of two that holds so many heads."""
+    return 1 << (heads - 1).bit_length()

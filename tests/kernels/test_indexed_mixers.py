@@ -1,0 +1,131 @@
+"""Reformer and Routing through the kernels that gather inside themselves, against `reference`."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import weft.mixers.reformer
+import weft.mixers.routing
+from weft.kernels import indexed, indexed_hash
+from weft.kernels.indexed_clusters import members_of
+from weft.kernels.indexed_hash import centroid_cosines, hash_tokens
+from weft.mixers import Frame, Reformer, Routing
+
+CASES = {
+    "reformer": (Reformer(chunk=4, rounds=2, buckets=4), {}),
+    "reformer, two hashes": (Reformer(chunk=5, rounds=1, buckets=160, lookahead=1), {}),
+    "reformer, causal": (Reformer(chunk=4, rounds=2, buckets=4), {"causal": True, "kv_heads": 1}),
+    "routing": (Routing(clusters=3, window=6), {"kv_heads": 1}),
+    "routing, even shares": (Routing(clusters=4), {}),
+    "routing, alone": (Routing(clusters=4, window=1), {}),
+    "routing, causal": (Routing(clusters=3, window=6), {"causal": True}),
+}
+
+
+@pytest.fixture(autouse=True)
+def _always(monkeypatch):
+    for module in (weft.mixers.reformer, weft.mixers.routing):
+        monkeypatch.setattr(module, "can_fuse", lambda *heads: heads[0].dtype == torch.float32)
+    for name in ("FORWARD", "FORWARD_WIDE", "BACKWARD", "BACKWARD_WIDE"):
+        monkeypatch.setattr(indexed, name, (16, 16, 4, 1))
+    monkeypatch.setattr(indexed, "ROWS", 16)
+    monkeypatch.setattr(indexed_hash, "CENTROIDS", 16)
+
+
+def build(config, **frame):
+    """A mixer whose numbers float32 holds exactly, and the same in fp64."""
+    torch.manual_seed(1)
+    frame = Frame(dim=32, heads=2, length=64, **frame)
+    mixer, twin = config.build(frame), config.build(frame)
+    twin.load_state_dict(mixer.state_dict())
+    return mixer.eval(), twin.double().eval()
+
+
+def gradients(y, *inputs):
+    torch.manual_seed(2)
+    return torch.autograd.grad(y, inputs, torch.randn_like(y, dtype=torch.float64).to(y.dtype))
+
+
+PADDED = ["reformer", "reformer, two hashes", "routing", "routing, even shares"]
+
+
+def compare(name, lengths):
+    config, frame = CASES[name]
+    mixer, twin = build(config, **frame)
+    n = lengths[0]
+    x = torch.randn(len(lengths), n, 32, requires_grad=True)
+    valid = torch.arange(n) < torch.tensor(lengths)[:, None]
+    y = mixer(x, valid=None if min(lengths) == n else valid)[valid]
+    wide = x.detach().double().requires_grad_()
+    truth = twin.reference(wide, valid)[valid]
+    torch.testing.assert_close(y.double(), truth, rtol=1e-4, atol=1e-5)
+    found = gradients(y, x, *mixer.parameters())
+    wanted = gradients(truth, wide, *twin.parameters())
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equal_the_reference(name):
+    compare(name, (21,))
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_padding_changes_nothing(name):
+    compare(name, (21, 6))
+
+
+def other_buckets(monkeypatch):
+    monkeypatch.setattr(
+        weft.mixers.reformer, "hash_tokens", lambda *given: hash_tokens(*given).roll(1, -1)
+    )
+
+
+def other_clusters(monkeypatch):
+    def shifted(*given):
+        nearest, near = centroid_cosines(*given)
+        return nearest, near.roll(1, -1)
+
+    monkeypatch.setattr(weft.mixers.routing, "centroid_cosines", shifted)
+
+
+def one_cluster_counts(monkeypatch):
+    def once(*given):
+        made = members_of(*given)
+        return replace(made, found=torch.ones_like(made.found))
+
+    monkeypatch.setattr(weft.mixers.routing, "members_of", once)
+
+
+TWINS = {other_buckets: "reformer", other_clusters: "routing", one_cluster_counts: "routing"}
+
+
+@pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.__name__)
+def test_broken_twins_are_noticed(twin, monkeypatch):
+    twin(monkeypatch)
+    with pytest.raises(AssertionError):
+        compare(TWINS[twin], (21,))
+
+
+@pytest.mark.parametrize("name", ["routing", "routing, causal"])
+def test_training_moves_the_centroids_as_the_plain_form_does(name):
+    config, frame = CASES[name]
+    mixer, twin = build(config, **frame)
+    x, valid = torch.randn(2, 21, 32), torch.arange(21) < torch.tensor([[21], [7]])
+    before = mixer.centroids.clone()
+    mixer.train()(x, valid=valid)
+    twin.train()(x.double(), valid=valid)
+    torch.testing.assert_close(mixer.centroids.double(), twin.centroids, rtol=0, atol=1e-6)
+    assert not torch.allclose(mixer.centroids, before, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["reformer, causal", "routing, causal"])
+def test_steps_equal_forward(name):
+    config, frame = CASES[name]
+    mixer, _ = build(config, **frame)
+    x, outputs, state = torch.randn(1, 20, 32), [], mixer.start(1)
+    for piece in x.split([9, 1, 10], 1):
+        y, state = mixer.step(piece, state)
+        outputs.append(y)
+    torch.testing.assert_close(torch.cat(outputs, 1), mixer(x), rtol=1e-4, atol=1e-5)
