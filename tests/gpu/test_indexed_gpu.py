@@ -105,18 +105,36 @@ def test_layers_train_and_decode(config, causal):
     x = torch.randn(2, N, 256, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     before = [p.clone() for p in mixer.buffers()]
     mixer(x).square().mean().backward()
-    assert all(p.grad.isfinite().all() and p.grad.any() for p in (x, *mixer.parameters()))
+    grads = {"x": x.grad} | {name: p.grad for name, p in mixer.named_parameters()}
+    bad = [name for name, grad in grads.items() if not (grad.isfinite().all() and grad.any())]
+    assert not bad, bad
     moved = any(not torch.equal(a, b) for a, b in zip(before, mixer.buffers(), strict=True))
-    assert moved == isinstance(config, Routing)
+    assert moved == isinstance(config, Routing), moved
     if causal:
-        with torch.no_grad():
-            whole, state, outputs = mixer.eval()(x), mixer.start(2), []
-            for piece in x.split([N - 130, 1, 127, 2], 1):
-                y, state = mixer.step(piece, state)
-                outputs.append(y)
-        # A projection's rounding may move a token on the border of two buckets.
-        off = (torch.cat(outputs, 1) - whole).float().norm(dim=-1) / whole.float().norm(dim=-1)
-        assert (off > 0.05).double().mean() < 0.01
+        compare_decoding(mixer.eval(), x)
+
+
+@torch.no_grad()
+def compare_decoding(mixer, x):
+    """Steps against forward, which is given the buckets that the steps found.
+
+    A projection of some tokens may round otherwise than that of all: a part of a batch is not
+    contiguous, so torch adds its bias in a second step. Tokens on the border of two buckets then
+    move, and whoever stands behind them in either bucket reads other keys.
+    """
+    state, outputs = mixer.start(2), []
+    for piece in x.split([N - 130, 1, 127, 2], 1):
+        y, state = mixer.step(piece, state)
+        outputs.append(y)
+    number, kept = ("hash", "buckets") if hasattr(mixer, "hash") else ("route", "clusters")
+    decided = getattr(state, kept)
+    moved = (getattr(mixer, number)(mixer.project(x)[0]) != decided).double().mean().item()
+    assert moved < 0.01, f"{moved:.2%} of the bucket numbers moved"
+    setattr(mixer, number, lambda shared: decided)
+    whole = mixer(x)
+    off = (torch.cat(outputs, 1) - whole).float().norm(dim=-1) / whole.float().norm(dim=-1)
+    parts = [part.max().item() for part in off.split([N - 130, 1, 127, 2], 1)]
+    assert max(parts) < 0.03, f"off by {parts}; {moved:.2%} of the bucket numbers moved"
 
 
 def test_dropout_keeps_its_mean():

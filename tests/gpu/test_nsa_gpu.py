@@ -13,6 +13,7 @@ from weft.kernels import selected_gates
 from weft.kernels.importance import can_choose, choose_blocks
 from weft.kernels.selected import attend_selected
 from weft.kernels.selected_fused import can_fuse
+from weft.kernels.selected_heads import can_join
 from weft.kernels.selected_slots import attend_slots
 from weft.mixers import NSA, Frame
 
@@ -130,6 +131,7 @@ def test_a_layer_equals_itself_in_fp64(name):
     x.requires_grad_()
     other = x.detach().double().requires_grad_()
     upstream = torch.randn_like(x)
+    assert can_join(x, 64)
     out, expected = mixer(x), exact(other)
     found = torch.autograd.grad(out, [x, *mixer.parameters()], upstream)
     wanted = torch.autograd.grad(expected, [other, *exact.parameters()], upstream.double())

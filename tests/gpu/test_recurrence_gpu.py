@@ -45,11 +45,11 @@ def random(*shape, dtype=torch.float32):
 @pytest.mark.parametrize(("n", "c"), SIZES)
 def test_the_linear_scan(n, c):
     torch.manual_seed(0)
-    a, b, start = random(2, n, c), random(2, n, c), random(2, c)
-    gate = torch.sigmoid(a)
+    gate = torch.sigmoid(random(2, n, c)).detach().requires_grad_()
+    b, start = random(2, n, c), random(2, c)
     wide = [x.double() for x in (gate, b, start)]
     expected = scan(lambda now, h, _: now[0] * h + now[1], tuple(wide[:2]), wide[2])
-    compare(linear_scan(gate, b, start), expected, (a, b, start), 1e-5)
+    compare(linear_scan(gate, b, start), expected, (gate, b, start), 1e-5)
 
 
 @pytest.mark.parametrize("name", CELLS)

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from weft.kernels import landmarks_fused, sinkhorn, taps
+from weft.kernels import landmarks, landmarks_fused, landmarks_solve, sinkhorn, taps
 from weft.mixers import DynamicConvolution, Frame, LightConvolution, Nystromformer, Sinkhorn
 
 pytestmark = pytest.mark.gpu
@@ -78,6 +78,45 @@ def test_landmarks_ask_by_softmax(dtype, n, d, r, part):
     compare(landmarks_fused.fused_ask(q, k, v, length if part else None), expected, (q, k, v), 1e-2)
 
 
+@pytest.mark.parametrize("dtype", list(LIMITS), ids=str)
+@pytest.mark.parametrize(("d", "r"), [(64, 64), (128, 40), (16, 6)])
+@pytest.mark.parametrize("part", [False, True], ids=["all", "some"])
+def test_landmarks_are_solved_as_exactly_as_in_float32(dtype, d, r, part):
+    torch.manual_seed(0)
+    q, k, v = (random(2, 3, r, d, dtype=dtype).requires_grad_() for _ in range(3))
+    counts = torch.tensor([[r], [5]], device="cuda")
+    there = torch.arange(r, device="cuda") < (counts if part else r + 0 * counts)
+    upstream = random(2, 3, r, d, dtype=dtype)
+
+    def results(run, wide):
+        out = run(*(x.to(wide) for x in (q, k, v)))
+        return (out, *torch.autograd.grad(out, (q, k, v), upstream.to(out.dtype)))
+
+    truth = results(lambda *given: landmarks.solve(*given, there, 6), torch.float64)
+    plain = results(lambda *given: landmarks.solve(*given, there, 6), torch.float32)
+    counts = landmarks_fused.counts_of(there, q)
+    found = results(lambda *given: landmarks_solve.fused_solve(*given, counts, 6), dtype)
+    ours, theirs = (
+        [error(*pair) for pair in zip(made, truth, strict=True)] for made in (found, plain)
+    )
+    limits = [4 * LIMITS[dtype] * (dtype != torch.float32) + 10 * each + 1e-6 for each in theirs]
+    assert all(a < b for a, b in zip(ours, limits, strict=True)), (ours, theirs)
+
+
+def test_nystromformer_takes_few_launches():
+    mixer = Nystromformer().build(Frame(dim=768, heads=12)).cuda().bfloat16()
+    x = random(1, 4096, 768, dtype=torch.bfloat16).requires_grad_()
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    for _ in range(2):
+        torch.autograd.grad(mixer(x).sum(), (x, *mixer.parameters()))
+    with torch.profiler.profile(activities=activities) as profile:
+        torch.autograd.grad(mixer(x).sum(), (x, *mixer.parameters()))
+        torch.cuda.synchronize()
+    device = torch.autograd.DeviceType.CUDA
+    names = [event.name for event in profile.events() if event.device_type == device]
+    assert 10 < len(names) < 120, (len(names), sorted(names))
+
+
 @pytest.mark.parametrize("causal", [False, True], ids=["whole", "causal"])
 @pytest.mark.parametrize("u", [1, 7, 100, 256, 1024])
 def test_balancing_equals_the_plain_form(causal, u):
@@ -141,6 +180,11 @@ if __name__ == "__main__":
     shapes = [(half, 1000, 64, 64), (half, 4097, 128, 100), (torch.float16, 300, 16, 6)]
     for check in (test_landmarks_are_read_by_softmax, test_landmarks_ask_by_softmax):
         calls += [(check, (*shape, part)) for shape, part in product(shapes, (False, True))]
+    shapes = [(whole, 64, 64), (half, 64, 64), (half, 128, 40), (torch.float16, 16, 6)]
+    solved = product(shapes, (False, True))
+    check = test_landmarks_are_solved_as_exactly_as_in_float32
+    calls += [(check, (*shape, part)) for shape, part in solved]
+    calls += [(test_nystromformer_takes_few_launches, ())]
     cases = product((False, True), (1, 7, 256, 1024))
     calls += [(test_balancing_equals_the_plain_form, args) for args in cases]
     calls += [(test_mixers_equal_their_plain_form_in_double, (name, 1000)) for name in MIXERS]

@@ -1,4 +1,7 @@
-"""The feature-map kernels compiled for an H200, which needs none: they fit its shared memory."""
+"""The feature-map kernels compiled for an H200, which needs none: they fit its shared memory.
+
+Those of wide heads hold no asynchronous products: see `WIDE`.
+"""
 
 import json
 import os
@@ -7,11 +10,13 @@ import sys
 
 import pytest
 
-from weft.kernels.feature_map_fused import GIVEN, RANDOM, SHARED, stages_that_fit
+from weft.kernels.feature_map_fused import SHARED, _settings, stages_that_fit
 
-CASES = {  # features, width of x where directions make the features, width of values
-    "elu": (128, 0, 128),
-    "exp": (621, 128, 128),
+CASES = {  # kind, features, width of x where directions make the features, width of values
+    "elu": ("elu", 64, 0, 64),
+    "wide elu": ("elu", 128, 0, 128),
+    "exp": ("exp", 267, 64, 64),
+    "wide exp": ("exp", 621, 128, 128),
 }
 HALVES = {"x_ptr", "y_ptr", "q_ptr", "k_ptr", "v_ptr", "o_ptr", "g_ptr", "w_ptr", "near_ptr"}
 HALVES |= {"near_r_ptr", "dq_ptr", "dk_ptr", "dv_ptr"}
@@ -29,41 +34,43 @@ def signature(names, constants):
     return types
 
 
-def shared_memory(kind):
-    """Bytes that each kernel takes."""
+def compiled(case):
+    """Bytes of shared memory that each kernel takes, and whether it has asynchronous products."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
     from weft.kernels import feature_map_triton as kernels
 
-    f, d, e = CASES[kind]
-    cut = RANDOM if d else GIVEN
-    blocks = {"W": cut.chunk, "T": cut.tile, "F": f, "P": -(-f // cut.tile) * cut.tile, "D": d}
-    blocks |= {"E": e, "KIND": kind, "GATED": kind == "exp", "AFTER": True, "LEARNED": False}
+    kind, f, d, e = CASES[case]
+    cut = _settings(d > 0, d, e)
+    blocks = {"W": cut.chunk, "F": f, "P": -(-f // cut.strip) * cut.strip, "D": d, "E": e}
+    blocks |= {"KIND": kind, "GATED": kind == "exp", "AFTER": True, "LEARNED": False}
     found = {}
     for name in ("sums", "forward", "backward"):
+        blocks["T"] = cut.strip if name == "sums" else cut.tile
         kernel, launch = getattr(kernels, f"{name}_kernel"), getattr(cut, name)
         constants = {key: blocks[key] for key in kernel.arg_names if key in blocks}
         source = ASTSource(kernel, signature(kernel.arg_names, constants), constants)
-        stages = stages_that_fit(launch.stages, cut.chunk, cut.tile, d, e)
+        stages = stages_that_fit(launch.stages, cut.chunk, blocks["T"], d, e)
         options = {"num_warps": launch.warps, "num_stages": stages}
         made = compile(source, target=GPUTarget("cuda", 90, 32), options=options)
-        found[name] = made.metadata.shared
+        found[name] = made.metadata.shared, "wgmma.mma_async" in made.asm["ptx"]
     return found
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", CASES)
-def test_kernels_compile_and_fit(kind):
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_compile_and_fit(case):
     pytest.importorskip("triton")
     surroundings = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    command = [sys.executable, "-W", "ignore", __file__, kind]
+    command = [sys.executable, "-W", "ignore", __file__, case]
     done = subprocess.run(command, env=surroundings, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert len(found) == 3
-    assert all(0 < size <= SHARED for size in found.values()), found
+    assert all(0 < size <= SHARED for size, _ in found.values()), found
+    assert any(fast for _, fast in found.values()) != case.startswith("wide"), found
 
 
 if __name__ == "__main__":
-    print(json.dumps(shared_memory(sys.argv[1])))
+    print(json.dumps(compiled(sys.argv[1])))

@@ -47,7 +47,7 @@ def gradients(y, *inputs):
     return torch.autograd.grad(y, inputs, torch.randn_like(y, dtype=torch.float64).to(y.dtype))
 
 
-PADDED = ["reformer", "reformer, two hashes", "routing", "routing, even shares"]
+PADDED = [name for name in CASES if name != "routing, alone"]
 
 
 def compare(name, lengths):
@@ -120,12 +120,32 @@ def test_training_moves_the_centroids_as_the_plain_form_does(name):
     assert not torch.allclose(mixer.centroids, before, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["reformer, causal", "routing, causal"])
-def test_steps_equal_forward(name):
+def compare_steps(name, small):
+    """Steps by the kernels and one by one, against forward by the kernels and in fp64."""
     config, frame = CASES[name]
-    mixer, _ = build(config, **frame)
-    x, outputs, state = torch.randn(1, 20, 32), [], mixer.start(1)
-    for piece in x.split([9, 1, 10], 1):
+    mixer, twin = build(config, **frame, bias=False)
+    x, outputs, state = torch.randn(2, 40, 32), [], mixer.start(2)
+    x[:, ::3] *= small
+    for piece in x.split([9, 1, 10, 8, 12], 1):
         y, state = mixer.step(piece, state)
         outputs.append(y)
-    torch.testing.assert_close(torch.cat(outputs, 1), mixer(x), rtol=1e-4, atol=1e-5)
+    steps = torch.cat(outputs, 1)
+    torch.testing.assert_close(steps, mixer(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(steps.double(), twin.reference(x.double()), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("small", [1.0, 1e-3], ids=["plain", "short queries"])
+@pytest.mark.parametrize("name", ["reformer, causal", "routing, causal"])
+def test_steps_equal_forward(name, small):
+    compare_steps(name, small)
+
+
+def test_keys_are_not_made_keys_twice(monkeypatch):
+    """A short query's key is shorter than 1, and stays so."""
+    monkeypatch.setattr(
+        weft.mixers.reformer,
+        "attend_runs",
+        lambda *given, keyed, **more: indexed.attend_runs(*given, **more),
+    )
+    with pytest.raises(AssertionError):
+        compare_steps("reformer, causal", 1e-3)

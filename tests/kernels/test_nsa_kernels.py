@@ -9,6 +9,8 @@ import weft.kernels.importance as importance
 import weft.kernels.selected as selected
 import weft.kernels.selected_fused as fused
 import weft.kernels.selected_gates as gates
+import weft.kernels.selected_heads as heads_module
+import weft.kernels.selected_lists as selected_lists
 import weft.kernels.selected_slots as slots_module
 from weft.mixers import NSA, Frame, nsa
 
@@ -23,7 +25,8 @@ def _small_programs(monkeypatch):
         (fused, "FORWARD", (32, 4, 1)),
         (fused, "BACKWARD", (16, 4, 1)),
         (fused, "JOIN", (64, 4, 1)),
-        (fused, "LEAST", 2),
+        (selected_lists, "LEAST", 2),
+        (selected_lists, "SIZES", (64, 8)),
         (slots_module, "BLOCK", 16),
         (block_sparse, "TUNING", {16: dict.fromkeys(("forward", "dq", "dkdv"), (16, 4, 1))}),
     ):
@@ -142,7 +145,7 @@ SELECTIONS = [
 @pytest.mark.parametrize("programs", [1, 1000], ids=["long", "short"])
 @pytest.mark.parametrize("case", SELECTIONS, ids=str)
 def test_selected_blocks_are_dense_attention_under_a_mask(monkeypatch, case, programs):
-    monkeypatch.setattr(fused, "PROGRAMS", programs)
+    monkeypatch.setattr(selected_lists, "PROGRAMS", programs)
     b, h, g, n, m, block, count = case
     given = [x.requires_grad_() for x in (heads(n, h, b), heads(m, g, b), heads(m, g, b))]
     chosen = random_choice(b, g, n, m, block, count)
@@ -190,7 +193,7 @@ def test_dropped_weights_are_zero_or_grow_and_gradients_follow():
 def test_lists_hold_every_pair_once():
     chosen = random_choice(2, 3, 50, 50, 8, 4)
     count = 7
-    order, starts, cuts, owners, length = fused.lists_of(chosen.int(), count, 2)
+    order, starts, cuts, owners, length = selected_lists.lists_of(chosen.int(), count, 16)
     taken, lists = [], 2 * 3 * count
     for segment, owner in enumerate(owners.tolist()):
         if owner == lists:
@@ -229,7 +232,42 @@ def test_gated_branches_are_their_sum(monkeypatch):
     assert not torch.allclose(swapped.double(), expected.flatten(2), atol=1e-2)
 
 
-ALL = ((nsa, "can_choose"), (selected, "can_fuse"), (gates, "can_fuse"))
+@pytest.mark.parametrize(("h", "g", "biased"), [(3, 3, True), (4, 1, False)])
+def test_heads_are_projections_side_by_side(h, g, biased):
+    x = torch.randn(2, 45, 24)
+    weights = torch.randn(h * D, 24), torch.randn(6 * g * D, 24)
+    biases = (torch.randn(h * D), torch.randn(6 * g * D)) if biased else None
+    given = [y.requires_grad_() for y in (x, *weights, *(biases or ()))]
+    wide = [y.double() for y in given]
+    q = (wide[0] @ wide[1].T + (wide[3] if biased else 0)).view(2, 45, h, D)
+    rest = (wide[0] @ wide[2].T + (wide[4] if biased else 0)).view(2, 45, 6, g, D)
+    wanted = [q, q, *rest.unbind(2)]
+    found = heads_module.joint_heads(x, weights, biases, h, g)
+    assert len(found) == len(wanted)
+    # Gradients come in any memory order: some with the heads first, some with the tokens.
+    each = [torch.randn(2, y.shape[1], 45, D) for y in found]
+    for at in (0, 3, 6):
+        each[at] = each[at].transpose(1, 2).contiguous().transpose(1, 2)
+    each[2] = each[2].mT.contiguous().mT
+    total = sum((y * up).sum() for y, up in zip(found, each, strict=True))
+    truth = sum((y.transpose(1, 2) * up).sum() for y, up in zip(wanted, each, strict=True))
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.double(), other.transpose(1, 2), rtol=0, atol=2e-5)
+    twin = torch.autograd.grad(
+        truth - (q.transpose(1, 2) * each[1]).sum(), given, retain_graph=True
+    )
+    found, wanted = torch.autograd.grad(total, given), torch.autograd.grad(truth, given)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=2e-4)
+    assert not torch.allclose(found[1], twin[1], atol=1e-2), "both gradients of q count"
+
+
+ALL = (
+    (nsa, "can_choose"),
+    (selected, "can_fuse"),
+    (gates, "can_fuse"),
+    (nsa, "can_join"),
+)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +283,7 @@ def test_the_mixer_takes_the_kernels_where_it_can(monkeypatch, h, g, able):
     for module, name in able:
         monkeypatch.setattr(module, name, lambda *_, name=name: called.append(name) or True)
     out = mixer(x)
-    assert sorted(called) == [name for _, name in able]
+    assert sorted(called) == sorted(name for _, name in able)
     compare(out, plain.double(), given, 2e-4)
 
 

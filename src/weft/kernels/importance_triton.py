@@ -9,7 +9,9 @@ summed over the query heads of a key head. For each o the slots of many blocks a
 weight is added where its score was computed and no probability is ever written.
 
 Blocks up to `near` before a query's own are always read, and so is the first one: only those
-between are weighed, and all slots of these have ended.
+between are weighed, and all slots of these have ended. To choose, the number of a block stands in
+the lowest bits of its weight, so that one maximum says both: of weights that differ in these bits
+alone, less than 2⁻¹² of them up to 65,536 tokens in blocks of 64, the first is heavier.
 """
 
 from __future__ import annotations
@@ -71,14 +73,17 @@ def choose_kernel(
     own = rows // block
     held = real[:, None] & (blocks[None, :] > 0) & (blocks[None, :] <= own[:, None] - near)
     place = line * (last - first) + (rows - first).to(tl.int64)
-    weight = tl.load(weight_ptr + place[:, None] * count + blocks[None, :], mask=held, other=-1.0)
+    weight = tl.load(weight_ptr + place[:, None] * count + blocks[None, :], mask=held, other=0.0)
     at = chosen_ptr + (line * n + rows.to(tl.int64)) * SELECTED
     tl.store(at, rows * 0, mask=real)
     for c in range(0, near):
         close = own - c
         tl.store(at + 1 + c, tl.where(close > 0, close, count), mask=real)
+    # Weights are not negative, so their bits are in order like themselves.
+    key = weight.to(tl.int32, bitcast=True) & -BLOCKS
+    key = tl.where(held, key | (BLOCKS - 1 - blocks)[None, :], -1)
     for c in range(1 + near, SELECTED):
-        best = tl.max(weight, 1)
-        where = tl.min(tl.where(weight == best[:, None], blocks[None, :], BLOCKS), 1)
+        best = tl.max(key, 1)
+        where = BLOCKS - 1 - (best & (BLOCKS - 1))
         tl.store(at + c, tl.where(best >= 0, where, count), mask=real)
-        weight = tl.where(blocks[None, :] == where[:, None], -1.0, weight)
+        key = tl.where(key == best[:, None], -1, key)

@@ -59,8 +59,13 @@ def can_fuse(*heads: Tensor) -> bool:
     return here and half and x.shape[3] in WIDTHS and x.numel() > 0
 
 
-def runs_of_buckets(buckets: Tensor, count: int, *, chunk: int, lookback: int) -> Runs:
-    """Each bucket by itself, in order of position; buckets (b, h, r, n) below `count`."""
+def runs_of_buckets(
+    buckets: Tensor, count: int, length: Tensor | None = None, *, chunk: int, lookback: int
+) -> Runs:
+    """Each bucket by itself, in order of position; buckets (b, h, r, n) below `count`.
+
+    Tokens from `length` (b,) on are padding; None: there is none.
+    """
     b, n = buckets.shape[0], buckets.shape[-1]
     chunk, lookback = _within(n, chunk, lookback)
     keys, index = sort_lines(buckets, count)
@@ -68,7 +73,8 @@ def runs_of_buckets(buckets: Tensor, count: int, *, chunk: int, lookback: int) -
     every = torch.arange(lines * count + 1, device=keys.device, dtype=keys.dtype)
     start = torch.searchsorted(keys, every, out_int32=True)
     token, lo, hi = _places(keys, index, start, buckets, chunk, lookback)
-    length = torch.full((b,), n, device=keys.device)
+    if length is None:
+        length = torch.full((b,), n, device=keys.device)
     sizes = {"chunk": chunk, "lookback": lookback}
     return Runs(token=token, length=length, **sizes, lo=lo, hi=hi, start=start)
 
@@ -107,8 +113,10 @@ def sort_lines(buckets: Tensor, count: int) -> tuple[Tensor, Tensor]:
     # A sort by radix takes a turn for each byte of its keys.
     narrow = (torch.int16, torch.int32, torch.int64)
     small = next(kind for kind in narrow if lines * count < torch.iinfo(kind).max)
-    first = torch.arange(lines, device=buckets.device).view(*buckets.shape[:-1], 1) * count
-    return (buckets + first).to(small).flatten().sort(stable=True)
+    first = torch.arange(0, lines * count, count, device=buckets.device)
+    keys = torch.empty(buckets.shape, device=buckets.device, dtype=small)
+    torch.add(buckets, first.view(*buckets.shape[:-1], 1), out=keys)
+    return keys.flatten().sort(stable=True)
 
 
 def _places(
@@ -129,26 +137,41 @@ def _places(
 
 
 def attend_runs(
-    x: Tensor, v: Tensor, runs: Runs, *, scale: float, eps: float = 0.0, dropout: float = 0.0
+    x: Tensor,
+    v: Tensor,
+    runs: Runs,
+    *,
+    scale: float,
+    eps: float = 0.0,
+    dropout: float = 0.0,
+    keyed: int = 0,
 ) -> Tensor:
     """x (b, h, n, d), v (b, g, n, d) -> (b, h, n, d); the rounds of a token are one softmax.
 
-    A token that reads nothing in any round returns its v, and padding returns 0.
+    A token that reads nothing in any round returns its v, and padding returns 0. The first `keyed`
+    rows of x are keys already, as a state keeps them.
     """
     drop = Dropout.of(dropout, x.device)
-    return _Attend.apply(x, v, runs, scale, eps, drop)
+    return _Attend.apply(x, v, runs, scale, eps, drop, keyed)
 
 
 class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, v: Tensor, runs: Runs, scale: float, eps: float, drop: Dropout | None
+        ctx: Any,
+        x: Tensor,
+        v: Tensor,
+        runs: Runs,
+        scale: float,
+        eps: float,
+        drop: Dropout | None,
+        keyed: int,
     ) -> Tensor:
         from weft.kernels import indexed_rows_triton as kernels
 
         x, v = (y if y.stride(-1) == 1 else y.contiguous() for y in (x, v))
         launch = Launch(x, v, runs, scale, drop)
-        norm = launch.norms(eps)
+        norm = launch.norms(eps, keyed)
         part, part_lse = launch.forward(norm)
         out, lse = launch.like_heads(), torch.empty_like(norm)
         tensors = (part, part_lse, v, runs.length, out, lse)
@@ -172,7 +195,7 @@ class _Attend(torch.autograd.Function):
         dx, dv = empty_like_heads((x, v))
         tensors = (*parts, dout, lse, runs.length, dx, dv)
         launch.once(kernels.sum_kernel, tensors, (dout, dx, dv), launch.sizes, lines=v)
-        return dx, dv, None, None, None, None
+        return dx, dv, None, None, None, None, None
 
 
 class Launch:
@@ -194,12 +217,12 @@ class Launch:
             "DROPS": drop is not None,
         }
 
-    def norms(self, eps: float) -> Tensor:
+    def norms(self, eps: float, keyed: int = 0) -> Tensor:
         """What makes x a key: (b, h, n) in float32."""
         from weft.kernels.indexed_rows_triton import norm_kernel
 
         norm = self.x.new_empty(self.x.shape[:3], dtype=torch.float32)
-        self.once(norm_kernel, (self.x, norm), (self.x,), (*self.x.shape[1:3], eps))
+        self.once(norm_kernel, (self.x, norm), (self.x,), (*self.x.shape[1:3], eps, keyed))
         return norm
 
     def forward(self, norm: Tensor) -> tuple[Tensor, Tensor]:

@@ -29,15 +29,17 @@ class Members:
     found: Tensor  # (b, h, n): in how many clusters it is, at least 1
 
 
-def members_of(near: Tensor, length: Tensor, size: Tensor, most: int) -> Members:
+def members_of(near: Tensor, length: Tensor, size: Tensor | None, most: int) -> Members:
     """Cosines (b, h, s, n), −inf for padding -> each cluster's `size` (b,) nearest tokens.
 
-    At most as many as `length` (b,) has; `most` bounds `size`.
+    At most as many as `length` (b,) has; `most` bounds `size`. None: all take `most`, and no token
+    is padding.
     """
-    b, h, _, n = near.shape
-    taken = torch.minimum(size, length)[:, None, None, None]  # (b, 1, 1, 1)
-    counts = torch.arange(most, device=near.device) < taken
-    token = torch.where(counts, near.topk(most).indices, n).flatten(2)  # (b, h, p)
+    (b, h, _, n), token = near.shape, near.topk(most).indices
+    if size is not None:
+        taken = torch.minimum(size, length)[:, None, None, None]  # (b, 1, 1, 1)
+        token = torch.where(torch.arange(most, device=near.device) < taken, token, n)
+    token = token.flatten(2)  # (b, h, p)
     keys, index = sort_lines(token, n + 1)
     every = torch.arange(b * h * (n + 1) + 1, device=near.device, dtype=keys.dtype)
     start = torch.searchsorted(keys, every, out_int32=True)

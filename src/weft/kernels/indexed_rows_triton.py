@@ -43,9 +43,9 @@ def places_kernel(
 
 @triton.jit
 def norm_kernel(
-    x_ptr, norm_ptr, x_b, x_h, x_n, heads, n, eps, M: tl.constexpr, WIDTH: tl.constexpr
+    x_ptr, norm_ptr, x_b, x_h, x_n, heads, n, eps, keyed, M: tl.constexpr, WIDTH: tl.constexpr
 ):
-    """norm = 1 / √(|x|² + eps) of every row."""
+    """norm = 1 / √(|x|² + eps) of every row; 1 of the first `keyed`, which are keys already."""
     blocks = tl.cdiv(n, M)
     line = (tl.program_id(0) // blocks).to(tl.int64)
     at = tl.program_id(0) % blocks * M + tl.arange(0, M)
@@ -53,7 +53,8 @@ def norm_kernel(
     here = row_address(x_ptr, line // heads, line % heads, x_b, x_h, x_n, at, WIDTH)
     x = tl.load(here, mask=real[:, None], other=0).to(tl.float32)
     square = tl.maximum(tl.sum(x * x, 1) + eps, 1e-24)
-    tl.store(norm_ptr + line * n + at, 1.0 / tl.sqrt(square), mask=real)
+    norm = tl.where(at < keyed, 1.0, 1.0 / tl.sqrt(square))
+    tl.store(norm_ptr + line * n + at, norm, mask=real)
 
 
 @triton.jit

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from weft.kernels.landmarks_fused import can_fuse, fused_ask, fused_read
+from weft.kernels.landmarks_fused import can_fuse, counts_of, fused_ask, fused_means, fused_read
+from weft.kernels.landmarks_solve import can_solve, fused_solve
 
 
 def segments(length: Tensor, n: int, count: int) -> tuple[Tensor, Tensor]:
@@ -27,6 +28,13 @@ def segments(length: Tensor, n: int, count: int) -> tuple[Tensor, Tensor]:
     place = torch.arange(count, device=length.device)[:, None]  # (r, 1)
     inside = (segment[:, None] == place) & (index < length[:, None, None])  # (b, r, n)
     return inside, used > place.T
+
+
+def with_means(q: Tensor, k: Tensor, v: Tensor, count: int) -> tuple[Tensor, ...]:
+    """q, k, v and v again, and the means (b, _, r, d) of `count` equal segments of q and of k."""
+    if q.is_cuda and not torch.compiler.is_compiling():
+        return fused_means(q, k, v, count)
+    return q, k, v, v, *(x.unflatten(2, (count, -1)).mean(3) for x in (q, k))
 
 
 def segment_means(x: Tensor, inside: Tensor) -> Tensor:
@@ -61,6 +69,24 @@ def ask_tokens(q: Tensor, k: Tensor, v: Tensor, length: Tensor | None = None) ->
         return F.scaled_dot_product_attention(q, k, v)
     real = torch.arange(k.shape[2], device=k.device) < length[:, None]  # (b, n)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=real[:, None, None])
+
+
+def solve(q: Tensor, k: Tensor, v: Tensor, there: Tensor | None, iterations: int) -> Tensor:
+    """Z v (b, h, r, d), Z ≈ softmax(q kᵀ/√d)⁺ among landmarks (b, h, r, d), in float32 at least.
+
+    `there` (b, r) marks landmarks that exist, from the first on; the others stay by themselves.
+    """
+    if can_solve(q, k, v):
+        return fused_solve(q, k, v, counts_of(there, q), iterations)
+    work = torch.promote_types(q.dtype, torch.float32)
+    scores = (q.to(work) * q.shape[-1] ** -0.5) @ k.to(work).mT  # (b, h, r, r)
+    if there is None:
+        weights = scores.softmax(-1)
+    else:
+        weights = scores.masked_fill(~there[:, None, None], -torch.inf).softmax(-1)
+        alone = torch.eye(there.shape[1], dtype=work, device=there.device)
+        weights = torch.where(there[:, None, :, None], weights, alone)
+    return (iterative_inverse(weights, iterations) @ v.to(work)).to(v.dtype)
 
 
 def iterative_inverse(a: Tensor, iterations: int) -> Tensor:

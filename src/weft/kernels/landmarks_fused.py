@@ -1,7 +1,9 @@
 """Attention between few landmarks and many tokens by our own Triton kernels, either one asking.
 
 Torch's fused attention shares its way back out by keys, so few keys leave a GPU idle. Here it is
-shared out by the many, be they queries or keys. `landmarks.py` is the same, plainly.
+shared out by the many, be they queries or keys. Means of tokens stand here as well: they add up
+what comes back to the tokens, in memory that their projection reads as it is. `landmarks.py` is the
+same, plainly.
 """
 
 from __future__ import annotations
@@ -13,9 +15,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from weft.kernels.joint import empty_like_heads
+
 WIDTHS = (16, 32, 64, 128)
 ROWS = 64  # tokens of one step
 WARPS, STAGES = 4, 2
+JOINED = 32  # segments that are joined at a time
 _PROGRAMS = 264  # two for each multiprocessor of an H200
 
 
@@ -28,11 +33,47 @@ def can_fuse(many: Tensor, few: Tensor, v: Tensor) -> bool:
 
 def fused_read(q: Tensor, k: Tensor, v: Tensor, there: Tensor | None = None) -> Tensor:
     """Attention of q (b, h, n, d) to the landmarks k, v (b, h, r, d) that are there (b, r)."""
+    return _Read.apply(q, k, v, counts_of(there, k))
+
+
+def fused_means(q: Tensor, k: Tensor, v: Tensor, count: int) -> tuple[Tensor, ...]:
+    """q, k, v and v again, and the means (b, _, r, d) of `count` equal segments of q and of k.
+
+    Gradients of all uses are added up here, side by side, as the projections read them.
+    """
+    return _Means.apply(q, k, v, count)
+
+
+class _Means(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, count: int) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(q, k, v)
+        ctx.count = count
+        means = (x.unflatten(2, (count, -1)).mean(3) for x in (q, k))
+        return *(x.view_as(x) for x in (q, k, v, v)), *means
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        *tokens, dlocal, dshort_q, dshort_k = grads
+        outs = empty_like_heads(ctx.saved_tensors)
+        share = ctx.count / outs[0].shape[2]  # of a token in its mean
+        for out, grad, mean in zip(outs, tokens, (dshort_q, dshort_k), strict=False):
+            parts, into = (x.unflatten(2, (ctx.count, -1)) for x in (grad, out))
+            torch.add(parts, mean[:, :, :, None], alpha=share, out=into)
+        if dlocal is None:
+            outs[2].copy_(tokens[2])
+        else:
+            torch.add(tokens[2], dlocal, out=outs[2])
+        return *outs, None
+
+
+def counts_of(there: Tensor | None, few: Tensor) -> Tensor:
+    """How many of the landmarks (b, h, r, d) exist in each row: (b,) int32."""
     if there is None:
-        counts = torch.full((len(q),), k.shape[2], dtype=torch.int32, device=q.device)
-    else:
-        counts = there.sum(1, dtype=torch.int32)
-    return _Read.apply(q, k, v, counts)
+        return torch.full((len(few),), few.shape[2], dtype=torch.int32, device=few.device)
+    return there.sum(1, dtype=torch.int32)
 
 
 class _Read(torch.autograd.Function):
@@ -63,7 +104,7 @@ class _Read(torch.autograd.Function):
         tensors, strides = (q, k, v, counts, grad, dq, *sums), _strides(q, grad, dq)
         scales = (scale * math.log2(math.e), scale)
         backward_kernel[grid](*tensors, *strides, *sizes, *scales, **settings)
-        dk, dv = sums.sum(3)[..., : k.shape[2], :].to(k.dtype)  # (b, h, r, d)
+        dk, dv = _total(sums, k)
         return dq, dk, dv, None
 
 
@@ -77,7 +118,7 @@ def fused_ask(q: Tensor, k: Tensor, v: Tensor, length: Tensor | None = None) -> 
 class _Ask(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, length: Tensor) -> Tensor:
-        from weft.kernels.landmarks_triton import ask_kernel
+        from weft.kernels.landmarks_triton import ask_kernel, merge_kernel
 
         k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (k, v))
         q, (grid, sizes, settings) = q.contiguous(), _plan(k, q)
@@ -87,9 +128,8 @@ class _Ask(torch.autograd.Function):
         scale = q.shape[-1] ** -0.5 * math.log2(math.e)
         tensors, strides = (q, k, v, length, parts, lse), _strides(k, v)
         ask_kernel[grid](*tensors, *strides, *sizes, scale, **settings)
-        whole = (lse * math.log(2)).logsumexp(2, keepdim=True) / math.log(2)  # (b, h, 1, _)
-        out = (parts * (lse - whole).exp2()[..., None]).sum(2)[:, :, : q.shape[2]]
-        out, whole = out.to(q.dtype), whole[:, :, 0, : q.shape[2]].contiguous()
+        out, whole = torch.empty_like(q), lse.new_empty(q.shape[:3])
+        merge_kernel[(grid[0], q.shape[2])](parts, lse, out, whole, *_segments(parts, q))
         ctx.save_for_backward(q, k, v, length, out, whole)
         return out
 
@@ -100,15 +140,14 @@ class _Ask(torch.autograd.Function):
 
         q, k, v, length, out, lse = ctx.saved_tensors
         grad, (grid, sizes, settings) = grad.contiguous(), _plan(k, q)
-        delta = (grad.float() * out.float()).sum(-1)  # (b, h, r)
         dk, dv = _like(k), _like(v)
         room = (*q.shape[:2], grid[1], settings["R"], q.shape[-1])
         sums = q.new_empty(room, dtype=torch.float32)
-        tensors = (q, k, v, length, grad, lse, delta, sums, dk, dv)
+        tensors = (q, k, v, length, grad, out, lse, sums, dk, dv)
         scale, strides = q.shape[-1] ** -0.5, _strides(k, v, dk, dv)
         scales = (scale * math.log2(math.e), scale)
         ask_back_kernel[grid](*tensors, *strides, *sizes, *scales, **settings)
-        return sums.sum(2)[:, :, : q.shape[2]].to(q.dtype), dk, dv, None
+        return _total(sums, q), dk, dv, None
 
 
 def _plan(many: Tensor, few: Tensor) -> tuple[tuple[int, int], tuple[int, ...], dict[str, int]]:
@@ -120,6 +159,21 @@ def _plan(many: Tensor, few: Tensor) -> tuple[tuple[int, int], tuple[int, ...], 
     warps = WARPS if max(room, d) <= 64 else 2 * WARPS
     settings = {"ROWS": ROWS, "R": room, "D": d, "num_warps": warps, "num_stages": STAGES}
     return (b * h, -(-n // segment)), (h, n, r, segment), settings
+
+
+def _total(parts: Tensor, few: Tensor) -> Tensor:
+    """Sums over segments (..., segments, R, d), in the precision of the few: (..., r, d)."""
+    from weft.kernels.landmarks_triton import total_kernel
+
+    *lines, _, _, d = parts.shape
+    out = few.new_empty(*lines, few.shape[2], d)
+    total_kernel[(math.prod(lines), few.shape[2])](parts, out, *_segments(parts, few))
+    return out
+
+
+def _segments(parts: Tensor, few: Tensor) -> tuple[int, ...]:
+    """Sizes of the kernels that join segments (..., segments, R, d)."""
+    return parts.shape[-3], few.shape[2], *parts.shape[-2:], JOINED
 
 
 def _like(q: Tensor) -> Tensor:

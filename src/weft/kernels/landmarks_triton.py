@@ -125,7 +125,7 @@ def ask_kernel(
 
 @triton.jit
 def ask_back_kernel(
-    q_ptr, k_ptr, v_ptr, lengths_ptr, g_ptr, lse_ptr, delta_ptr, dq_ptr, dk_ptr, dv_ptr,
+    q_ptr, k_ptr, v_ptr, lengths_ptr, g_ptr, o_ptr, lse_ptr, dq_ptr, dk_ptr, dv_ptr,
     k_b, k_h, k_n, v_b, v_h, v_n, x_b, x_h, x_n, y_b, y_h, y_n,
     heads, n, r, segment, scale, natural_scale,
     ROWS: tl.constexpr, R: tl.constexpr, D: tl.constexpr,
@@ -136,7 +136,7 @@ def ask_back_kernel(
     q, g = _few(q_ptr, line, r, R, D), _few(g_ptr, line, r, R, D)
     j, d = tl.arange(0, R), tl.arange(0, D)
     lse = tl.load(lse_ptr + line.to(tl.int64) * r + j, mask=j < r, other=0.0)
-    delta = tl.load(delta_ptr + line.to(tl.int64) * r + j, mask=j < r, other=0.0)
+    delta = tl.sum(g.to(tl.float32) * _few(o_ptr, line, r, R, D).to(tl.float32), 1)
     dq = tl.zeros([R, D], tl.float32)
     for start in range(at * segment, tl.minimum((at + 1) * segment, n), ROWS):
         rows = start + tl.arange(0, ROWS)
@@ -155,3 +155,47 @@ def ask_back_kernel(
         dq = tl.dot(tl.trans(ds), k, dq)
     place = (line * tl.num_programs(1) + at).to(tl.int64) * R
     tl.store(dq_ptr + (place + j[:, None]) * D + d[None, :], dq * natural_scale)
+
+
+@triton.jit
+def merge_kernel(
+    part_ptr, lse_ptr, o_ptr, whole_ptr, segments, r,
+    R: tl.constexpr, D: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
+    """One landmark of one line: what its segments (line, segment, R, D) found, as one softmax."""
+    line, j = tl.program_id(0), tl.program_id(1)
+    d = tl.arange(0, D)
+    top, total, acc = float("-inf"), 0.0, tl.zeros([D], tl.float32)
+    for start in range(0, segments, STEP):
+        s = start + tl.arange(0, STEP)
+        place = (line.to(tl.int64) * segments + s) * R + j
+        real = s < segments
+        lse = tl.load(lse_ptr + place, mask=real, other=float("-inf"))
+        at = part_ptr + place[:, None] * D + d[None, :]
+        part = tl.load(at, mask=real[:, None], other=0.0)
+        new_top = tl.maximum(top, tl.max(lse, 0))
+        p = tl.exp2(lse - new_top)
+        shrink = tl.exp2(top - new_top)
+        total = total * shrink + tl.sum(p, 0)
+        acc = acc * shrink + tl.sum(p[:, None] * part, 0)
+        top = new_top
+    own = line.to(tl.int64) * r + j
+    tl.store(o_ptr + own * D + d, (acc / total).to(o_ptr.dtype.element_ty))
+    tl.store(whole_ptr + own, top + tl.log2(total))
+
+
+@triton.jit
+def total_kernel(
+    part_ptr, o_ptr, segments, r, R: tl.constexpr, D: tl.constexpr, STEP: tl.constexpr
+):
+    """One landmark of one line: the sum over its segments (line, segment, R, D)."""
+    line, j = tl.program_id(0), tl.program_id(1)
+    d = tl.arange(0, D)
+    acc = tl.zeros([D], tl.float32)
+    for start in range(0, segments, STEP):
+        s = start + tl.arange(0, STEP)
+        place = (line.to(tl.int64) * segments + s) * R + j
+        at = part_ptr + place[:, None] * D + d[None, :]
+        acc += tl.sum(tl.load(at, mask=s[:, None] < segments, other=0.0), 0)
+    own = line.to(tl.int64) * r + j
+    tl.store(o_ptr + own * D + d, acc.to(o_ptr.dtype.element_ty))

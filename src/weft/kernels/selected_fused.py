@@ -7,7 +7,7 @@ once and read once. `selected.py` is the same, plainly.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from weft.kernels.block_sparse import Dropout
 from weft.kernels.joint import empty_like_heads
+from weft.kernels.selected_lists import lists_of
 
 LOG2E = 1.4426950408889634
 WIDTHS = (16, 32, 64, 128)
@@ -24,8 +25,6 @@ BLOCKS = (16, 32, 64, 128)
 FORWARD = (64, 4, 3)
 BACKWARD = (64, 4, 3)
 JOIN = (32, 4, 2)
-PROGRAMS = 2048  # segments that all lists together are cut into, at least, if they are long
-LEAST = 8  # products of a segment, at least
 SUMMED = (4, 16)  # segments and keys that are summed at a time
 MOST = 64  # query heads that share keys, at most
 
@@ -53,37 +52,6 @@ def fused_selected(
     """
     drop = Dropout.of(dropout, q.device, 1)
     return _Selected.apply(q, k, v, chosen.to(torch.int32).contiguous(), block, start, drop)
-
-
-class Lists(NamedTuple):
-    """All pairs by block, cut into segments."""
-
-    order: Tensor  # (pairs,) pairs sorted by block, those without a block last
-    starts: Tensor  # (lists + 1,) where the list of a block begins
-    cuts: Tensor  # (lists + 1,) the first segment of a block
-    owners: Tensor  # (segments,) whose segment it is; `lists`: no one's
-    length: int  # pairs of a segment, at most
-
-
-def lists_of(chosen: Tensor, count: int, heads: int) -> Lists:
-    """The lists of chosen (b, g, n, s), blocks below `count`; nothing waits for the device."""
-    b, g = chosen.shape[:2]
-    lists, pairs = b * g * count, chosen.numel()
-    small = torch.int16 if lists < 2**15 else torch.int32  # a sort passes over fewer bits
-    line = torch.arange(b * g, device=chosen.device, dtype=torch.int32).view(b, g, 1, 1)
-    bucket = torch.where(chosen < count, chosen + line * count, lists).to(small).flatten()
-    bucket, order = bucket.sort(stable=True)
-    edges = torch.arange(lists + 1, device=chosen.device, dtype=small)
-    starts = torch.searchsorted(bucket, edges, out_int32=True)
-    step = max(1, max(FORWARD[0], BACKWARD[0]) // _power(heads))
-    # Most lists are one segment, unless that makes too few programs.
-    length = max(LEAST * step, min(2 * pairs // lists, pairs // PROGRAMS) // step * step)
-    cuts = starts.new_zeros(lists + 1)
-    torch.cumsum((starts.diff() + (length - 1)) // length, 0, dtype=torch.int32, out=cuts[1:])
-    most = min(pairs, pairs // length + lists)
-    segments = torch.arange(most, device=chosen.device, dtype=torch.int32)
-    owners = torch.searchsorted(cuts[1:], segments, right=True, out_int32=True)
-    return Lists(order, starts, cuts, owners, length)
 
 
 class _Selected(torch.autograd.Function):
@@ -125,9 +93,9 @@ class _Selected(torch.autograd.Function):
             out, dout, delta, *_strides(out, dout), h, n, ROWS=rows, WIDTH=d, num_warps=warps
         )
         part, sums = plan.parts(q.dtype), plan.sums()
-        tensors = (q, k, v, dout, lse, delta, part, sums)
-        plan.segments(kernels.backward_kernel, BACKWARD, tensors, (q, k, v, dout), d**-0.5)
         dq, (dk, dv) = empty_like_heads((q,))[0], empty_like_heads((k, v))
+        tensors, strided = (q, k, v, dout, lse, delta, part, sums, dk, dv), (q, k, v, dout, dk, dv)
+        plan.segments(kernels.backward_kernel, BACKWARD, tensors, strided, d**-0.5)
         plan.join(kernels.join_kernel, part, None, dq, None)
         plan.keys(kernels.keys_kernel, sums, dk, dv)
         return dq, dk, dv, None, None, None, None
@@ -149,7 +117,8 @@ class _Plan:
         self.g, self.m = k.shape[1:3]
         self.block, self.start, self.chosen, self.drop = block, start, chosen, drop
         self.count, self.selected = -(-self.m // block), chosen.shape[3]
-        self.lists = lists_of(chosen, self.count, self.h // self.g)
+        step = max(1, max(FORWARD[0], BACKWARD[0]) // _power(self.h // self.g))
+        self.lists = lists_of(chosen, self.count, step)
 
     def parts(self, dtype: torch.dtype, width: tuple[int, ...] | None = None) -> Tensor:
         """Room for a row of every query head of every pair."""

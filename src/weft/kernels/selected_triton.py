@@ -7,8 +7,8 @@ whose it is, `cuts` which is a block's first. A program multiplies its one block
 of its list, ROWS rows at a time: GROUP rows, the query heads of the line, for each pair.
 
     forward    values and log-sum-exp of each pair, then joined for each query
-    backward   gradients of q for each pair, then summed; sums for k and v of each segment, then
-               summed for each block
+    backward   gradients of q for each pair, then summed; gradients of k and v of each segment,
+               then summed for each block that has several
 
 So every product is full whatever the queries choose, nothing is added atomically, and q, k and v
 are read a few times only. Softmax is in base 2. Strides are those of (b, h, n, d) tensors in any
@@ -169,15 +169,18 @@ def delta_kernel(
 
 @triton.jit
 def backward_kernel(
-    q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, dq_ptr, sums_ptr,
+    q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, dq_ptr, sums_ptr, dk_ptr, dv_ptr,
     order, starts, cuts, owners,
-    q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, g_b, g_h, g_n,
+    q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, g_b, g_h, g_n, x_b, x_h, x_n, y_b, y_h, y_n,
     key_heads, group, n, m, start, lists, count, length, scale, seeds, threshold, grow,
     natural_scale,
     ROWS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
     SELECTED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
-    """dq (pairs, group, WIDTH) of one segment, and its sums for dk and dv (2, BLOCK, WIDTH)."""
+    """dq (pairs, group, WIDTH) of one segment, and its sums for dk and dv (2, BLOCK, WIDTH).
+
+    If it is the only segment of its block, these are dk and dv.
+    """
     line, u, first, last = _segment(starts, cuts, owners, lists, count, length)
     keys = u * BLOCK + tl.arange(0, BLOCK)
     d = tl.arange(0, WIDTH)
@@ -211,11 +214,23 @@ def backward_kernel(
         dq = tl.dot(tl.trans(ds), k) * natural_scale
         dq_at = dq_ptr + (pair * group + a)[:, None] * WIDTH + d[None, :]
         tl.store(dq_at, dq.to(dq_ptr.dtype.element_ty), mask=live[:, None])
-    sums_at = sums_ptr + tl.program_id(0).to(tl.int64) * (2 * BLOCK * WIDTH)
-    sums_at += tl.arange(0, BLOCK)[:, None] * WIDTH + d[None, :]
+    dk = dk * natural_scale
+    owner = line * count + u
+    alone = tl.load(cuts + owner + 1) - tl.load(cuts + owner) == 1
     if first < last:
-        tl.store(sums_at, dk * natural_scale)
-        tl.store(sums_at + BLOCK * WIDTH, dv)
+        if alone:
+            real = keys[:, None] < m
+            b, h = (line // key_heads).to(tl.int64), (line % key_heads).to(tl.int64)
+            wide = keys[:, None].to(tl.int64)
+            x_at = b * x_b + h * x_h + wide * x_n + d[None, :]
+            y_at = b * y_b + h * y_h + wide * y_n + d[None, :]
+            tl.store(dk_ptr + x_at, dk.to(dk_ptr.dtype.element_ty), mask=real)
+            tl.store(dv_ptr + y_at, dv.to(dv_ptr.dtype.element_ty), mask=real)
+        else:
+            sums_at = sums_ptr + tl.program_id(0).to(tl.int64) * (2 * BLOCK * WIDTH)
+            sums_at += tl.arange(0, BLOCK)[:, None] * WIDTH + d[None, :]
+            tl.store(sums_at, dk)
+            tl.store(sums_at + BLOCK * WIDTH, dv)
 
 
 @triton.jit
@@ -223,7 +238,7 @@ def keys_kernel(
     sums_ptr, dk_ptr, dv_ptr, cuts, x_b, x_h, x_n, y_b, y_h, y_n, key_heads, m, count,
     SEGMENTS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """ROWS rows of dk and dv of one block: the sums over its segments."""
+    """ROWS rows of dk and dv of one block: the sums over its segments, unless it has just one."""
     owner, tile = tl.program_id(0), tl.program_id(1)
     line, u = owner // count, owner % count
     e = tl.arange(0, ROWS * WIDTH)
@@ -231,15 +246,16 @@ def keys_kernel(
     dk = tl.zeros([ROWS * WIDTH], tl.float32)
     dv = tl.zeros([ROWS * WIDTH], tl.float32)
     first, last = tl.load(cuts + owner), tl.load(cuts + owner + 1)
-    for at in range(first, last, SEGMENTS):
-        segment = at + tl.arange(0, SEGMENTS)
-        held = (segment < last)[:, None] & (inner >= 0)
-        place = sums_ptr + segment[:, None].to(tl.int64) * (2 * BLOCK * WIDTH) + inner
-        dk += tl.sum(tl.load(place, mask=held, other=0.0), 0)
-        dv += tl.sum(tl.load(place + BLOCK * WIDTH, mask=held, other=0.0), 0)
-    b, g = (line // key_heads).to(tl.int64), (line % key_heads).to(tl.int64)
-    key = (u * BLOCK + tile * ROWS + e // WIDTH).to(tl.int64)
-    x_at = dk_ptr + b * x_b + g * x_h + key * x_n + e % WIDTH
-    y_at = dv_ptr + b * y_b + g * y_h + key * y_n + e % WIDTH
-    tl.store(x_at, dk.to(dk_ptr.dtype.element_ty), mask=key < m)
-    tl.store(y_at, dv.to(dv_ptr.dtype.element_ty), mask=key < m)
+    if last - first != 1:
+        for at in range(first, last, SEGMENTS):
+            segment = at + tl.arange(0, SEGMENTS)
+            held = (segment < last)[:, None] & (inner >= 0)
+            place = sums_ptr + segment[:, None].to(tl.int64) * (2 * BLOCK * WIDTH) + inner
+            dk += tl.sum(tl.load(place, mask=held, other=0.0), 0)
+            dv += tl.sum(tl.load(place + BLOCK * WIDTH, mask=held, other=0.0), 0)
+        b, g = (line // key_heads).to(tl.int64), (line % key_heads).to(tl.int64)
+        key = (u * BLOCK + tile * ROWS + e // WIDTH).to(tl.int64)
+        x_at = dk_ptr + b * x_b + g * x_h + key * x_n + e % WIDTH
+        y_at = dv_ptr + b * y_b + g * y_h + key * y_n + e % WIDTH
+        tl.store(x_at, dk.to(dk_ptr.dtype.element_ty), mask=key < m)
+        tl.store(y_at, dv.to(dv_ptr.dtype.element_ty), mask=key < m)

@@ -1,7 +1,7 @@
 """Compression of overlapping windows: every `stride` tokens one slot of `span` tokens.
 
     mean   slot_t = mean of x_{ts} ... x_{ts + span − 1}
-    mlp    slot_t = W₂ gelu(W₁ [x_{ts} + e_0; ...; x_{ts + span − 1} + e_{span − 1}])
+    mlp    slot_t = W₂ gelu(W₁ [x_{ts} + e_0; ...; x_{ts + span − 1} + e_{span − 1}] + b₁) + b₂
 
 e are learned vectors for the places inside a window. A window that is not full makes no slot.
 `span` is a multiple of `stride`: the tokens are cut into strips of `stride`, each strip is
@@ -10,11 +10,12 @@ multiplied once for every place that it takes in a window, and W₁ e is a vecto
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 OverlapKind = Literal["mlp", "mean"]
 
@@ -47,8 +48,40 @@ class OverlapCompression(nn.Module):
             sums = strips.sum(3, dtype=work)  # (b, g, strips, d)
             total = sum(sums[:, :, at : at + slots] for at in range(shares))
             return (total / self.span).to(x.dtype)
-        weight = self.first.weight.unflatten(1, (shares, -1))  # (d, shares, stride·d)
-        each = F.linear(strips.flatten(3), weight.transpose(0, 1).flatten(0, 1))
-        each = each.unflatten(-1, (shares, -1))  # (b, g, strips, shares, d)
-        hidden = sum(each[:, :, at : at + slots, at] for at in range(shares))
-        return self.second(F.gelu(hidden + self.first(self.places.flatten())))
+        constant = self.first(self.places.flatten())  # (d,), in the type that products have here
+        strips, weight = (y.to(constant.dtype) for y in (strips.flatten(3), self.first.weight))
+        hidden = _Windows.apply(strips, weight, constant)  # (b, g, slots, d)
+        return self.second(F.gelu(hidden))
+
+
+class _Windows(torch.autograd.Function):
+    """Strips (b, g, strips, f), a matrix (d, shares·f) and a vector (d,) -> (b, g, slots, d).
+
+    Each window is its strips side by side, times the matrix, plus the vector.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, strips: Tensor, weight: Tensor, constant: Tensor) -> Tensor:
+        rows = strips.flatten(0, 2)  # (b·g·strips, f)
+        parts = weight.unflatten(1, (-1, rows.shape[1])).transpose(0, 1)  # (shares, d, f)
+        matrix = parts.flatten(0, 1)  # (shares·d, f)
+        each = (rows @ matrix.t()).view(*strips.shape[:3], *parts.shape[:2])
+        slots = strips.shape[2] - len(parts) + 1
+        hidden = each[:, :, :slots, 0] + constant  # (b, g, slots, d)
+        for at in range(1, len(parts)):
+            hidden += each[:, :, at : at + slots, at]
+        ctx.save_for_backward(strips, matrix)
+        return hidden
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor, ...]:
+        strips, matrix = ctx.saved_tensors
+        slots, d = dout.shape[2:]
+        deach = dout.new_zeros(*strips.shape[:3], len(matrix) // d, d)
+        for at in range(deach.shape[3]):
+            deach[:, :, at : at + slots, at] = dout
+        deach = deach.flatten(0, 2).flatten(1)  # (b·g·strips, shares·d)
+        dmatrix = deach.t() @ strips.flatten(0, 2)
+        dweight = dmatrix.unflatten(0, (-1, d)).transpose(0, 1).flatten(1)  # (d, shares·f)
+        return (deach @ matrix).view_as(strips), dweight, dout.sum((0, 1, 2))

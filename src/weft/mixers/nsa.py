@@ -35,6 +35,7 @@ from weft.kernels.dense import dense_attention, expand_heads
 from weft.kernels.importance import can_choose, choose_blocks
 from weft.kernels.selected import attend_selected
 from weft.kernels.selected_gates import gated_sum
+from weft.kernels.selected_heads import can_join, joint_heads
 from weft.kernels.selected_slots import attend_slots
 from weft.layers.overlap import OverlapCompression, OverlapKind
 from weft.layers.positions import build_positions
@@ -143,11 +144,20 @@ class NSAAttention(Mixer):
     def heads(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Pair, Pair, Pair]:
         """q and q with positions (b, h, n, d), then keys and values (b, g, n, d) per branch."""
         index = torch.arange(start, start + x.shape[1], device=x.device)
-        q = split_heads(self.to_q(x), self.frame.heads)
-        parts = self.to_kv(x).chunk(6, dim=-1)
-        k, v, *rest = (split_heads(part, self.frame.kv_heads) for part in parts)
-        turned, selected, near = (self.positions.rotate(y, index) for y in (q, rest[0], rest[2]))
+        q, turned, k, v, *rest = self.project(x)
+        turned, selected, near = (
+            self.positions.rotate(y, index) for y in (turned, rest[0], rest[2])
+        )
         return q, turned, (k, v), (selected, rest[1]), (near, rest[3])
+
+    def project(self, x: Tensor) -> tuple[Tensor, ...]:
+        """x (b, n, c) -> q twice (b, h, n, d), then k, v of each branch (b, g, n, d)."""
+        f, to_q, to_kv = self.frame, self.to_q, self.to_kv
+        if can_join(x, f.head_dim):
+            biases = (to_q.bias, to_kv.bias) if f.bias else None
+            return joint_heads(x, (to_q.weight, to_kv.weight), biases, f.heads, f.kv_heads)
+        q = split_heads(to_q(x), f.heads)
+        return q, q, *(split_heads(part, f.kv_heads) for part in to_kv(x).chunk(6, dim=-1))
 
     def compress(self, tokens: Pair) -> Pair:
         """(b, g, m, d) -> slots (b, g, s, d), keys and values."""

@@ -29,10 +29,11 @@ from weft.kernels.band import tap_sum
 from weft.kernels.dense import expand_heads
 from weft.kernels.landmarks import (
     ask_tokens,
-    iterative_inverse,
     read_landmarks,
     segment_means,
     segments,
+    solve,
+    with_means,
 )
 from weft.layers.compress import hide
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, Traits
@@ -99,11 +100,13 @@ class NystromformerAttention(AttentionMixer):
         self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, crossing: bool
     ) -> Tensor:
         """O(n·r): every product has landmarks on one side."""
-        if q.shape[2] <= self.config.landmarks:
-            y = self._exact(q, k, v, valid)
-        else:
-            y = self._approximate(q, k, v, valid)
-        return y if self.taps is None else y + expand_heads(self.local(hide(v, valid)), q.shape[1])
+        (n, r), local, short = (q.shape[2], self.config.landmarks), v, None
+        if valid is None and n > r and n % r == 0:
+            q, k, v, local, *short = with_means(q, k, v, r)
+        y = self._exact(q, k, v, valid) if n <= r else self._approximate(q, k, v, valid, short)
+        if self.taps is None:
+            return y
+        return y + expand_heads(self.local(hide(local, valid)), q.shape[1])
 
     def local(self, v: Tensor) -> Tensor:
         """The convolution of each key head along the tokens: (b, g, n, d) -> (b, g, n, d)."""
@@ -114,37 +117,31 @@ class NystromformerAttention(AttentionMixer):
         k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=self.dropout)
 
-    def _approximate(self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
+    def _approximate(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        valid: Tensor | None,
+        short: list[Tensor] | None = None,
+    ) -> Tensor:
+        """q (b, h, n, d), k, v (b, g, n, d), and means of q and k where they are known."""
         (b, h, n), r = q.shape[:3], self.config.landmarks
-        length = torch.full((b,), n, device=q.device) if valid is None else valid.sum(1)
-        length, there = length.clamp(min=1), None
-        if valid is None and n % r == 0:
-            (q, short_q), (k, short_k) = _with_means(q, r), _with_means(k, r)
-        else:
-            inside, there = segments(length, n, r)
-            short_q, short_k = segment_means(q, inside), segment_means(k, inside)  # (b, _, r, d)
+        length, there = (None if valid is None else valid.sum(1).clamp(min=1)), None
+        if short is None:
+            whole = torch.full((b,), n, device=q.device) if length is None else length
+            inside, there = segments(whole, n, r)
+            short = [segment_means(x, inside) for x in (q, k)]
+        short_q, short_k = short  # (b, _, r, d)
         k, v, short_k = (expand_heads(x, h) for x in (k, v, short_k))
-        read = ask_tokens(short_q, k, v, None if valid is None else length)  # (b, h, r, d)
-        inverse = self._inverse(short_q, short_k, there)  # (b, h, r, r)
-        joined = (inverse @ read.to(inverse.dtype)).to(v.dtype)  # (b, h, r, d)
+        read = ask_tokens(short_q, k, v, length)  # (b, h, r, d)
+        joined = solve(short_q, short_k, read, there, self.config.iterations)  # (b, h, r, d)
         y = read_landmarks(q, short_k, joined, there, self.dropout)
         if valid is None:
             return y
         first = (q[:, :, :r], k[:, :, :r], v[:, :, :r], valid[:, :r])
         exact = F.pad(self._exact(*first), (0, 0, 0, n - r))  # (b, h, n, d)
         return torch.where((length <= r)[:, None, None, None], exact, y)
-
-    def _inverse(self, short_q: Tensor, short_k: Tensor, there: Tensor | None) -> Tensor:
-        """Z (b, h, r, r) in float32 at least; landmarks that are not there stay by themselves."""
-        work = torch.promote_types(short_q.dtype, torch.float32)
-        scale = short_q.shape[-1] ** -0.5
-        scores = (short_q.to(work) * scale) @ short_k.to(work).transpose(-1, -2)  # (b, h, r, r)
-        if there is None:
-            return iterative_inverse(scores.softmax(-1), self.config.iterations)
-        weights = scores.masked_fill(~there[:, None, None], -torch.inf).softmax(-1)
-        alone = torch.eye(there.shape[1], dtype=work, device=there.device)
-        weights = torch.where(there[:, None, :, None], weights, alone)
-        return iterative_inverse(weights, self.config.iterations)
 
     def plain_attention(
         self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, crossing: bool
@@ -184,12 +181,3 @@ class NystromformerAttention(AttentionMixer):
         reach = self.config.kernel // 2
         near = F.pad(v, (0, 0, reach, reach)).unfold(1, self.config.kernel, 1)  # (h, n, d, taps)
         return y + torch.einsum("hndt,ht->hnd", near, taps)
-
-
-def _with_means(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Tokens (b, h, n, d), and the means of `count` equal segments of them: (b, h, r, d)."""
-    parts = x.unflatten(2, (count, -1))  # (b, h, r, _, d)
-    if x.dtype == torch.float16:  # a sum may leave its range
-        return x, parts.mean(3)
-    # The gradient of a sum is a view, where that of a mean is a copy of the size of x.
-    return parts.flatten(2, 3), parts.sum(3, dtype=x.dtype) / parts.shape[3]

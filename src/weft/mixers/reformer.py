@@ -162,15 +162,17 @@ class ReformerAttention(Mixer):
         q, v, buckets = self.project(x)
         length, padded = lengths(x, valid), valid is not None
         if self.fuses(q, v):
-            return self.out(self.fused(q, v, buckets, length, padded))
+            return self.out(self.fused(q, v, buckets, length, padded=padded))
         return self.out(self.attention(q, self.keys(q), v, buckets, length))
 
     def project(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
         """q (b, h, n, d), v (b, g, n, d), buckets (b, h, r, n); x begins at index `start`."""
         shared, v = side_by_side(x, (self.to_qk, self.to_v))
         shared = split_heads(shared, self.frame.heads)  # (b, h, n, d)
-        index = torch.arange(start, start + x.shape[1], device=x.device)
-        q = self.positions.rotate(shared, index)  # (b, h, n, d)
+        q = shared
+        if self.frame.positions is not None:
+            index = torch.arange(start, start + x.shape[1], device=x.device)
+            q = self.positions.rotate(shared, index)  # (b, h, n, d)
         return q, split_heads(v, self.frame.kv_heads), self.hash(shared.detach())
 
     def keys(self, q: Tensor) -> Tensor:
@@ -224,18 +226,26 @@ class ReformerAttention(Mixer):
         return not self.config.published and can_fuse(q, v)
 
     def fused(
-        self, q: Tensor, v: Tensor, buckets: Tensor, length: Tensor, padded: bool = False
+        self,
+        q: Tensor,
+        v: Tensor,
+        buckets: Tensor,
+        length: Tensor | None,
+        *,
+        padded: bool = False,
+        keyed: int = 0,
     ) -> Tensor:
         """q (b, h, n, d), v (b, g, n, d), buckets (b, h, r, n), length (b,) -> (b, h, n, d)."""
         config, frame = self.config, self.frame
         sizes = {"chunk": config.chunk, "lookback": config.lookback}
         if self.streams:
-            runs = runs_of_buckets(buckets, self.buckets, **sizes)
+            runs = runs_of_buckets(buckets, self.buckets, length, **sizes)
         else:
             sizes["lookahead"] = config.lookahead
             runs = runs_of_order(buckets, self.buckets, length, **sizes, padded=padded)
         dropout = frame.dropout if self.training else 0.0
-        return attend_runs(q, v, runs, scale=1.0, eps=EPS * frame.head_dim, dropout=dropout)
+        norm = {"eps": EPS * frame.head_dim, "keyed": keyed}
+        return attend_runs(q, v, runs, scale=1.0, dropout=dropout, **norm)
 
     def out(self, y: Tensor) -> Tensor:
         """(b, h, n, d) -> (b, n, c)."""
@@ -318,11 +328,11 @@ class ReformerAttention(Mixer):
             )
             return self.out(y), grown
         # The past asks nothing: its keys fill the places of its queries, and a key's key is itself.
-        asks, length = torch.cat((state.k, q), 2), lengths(x, None)
+        asks = torch.cat((state.k, q), 2)
         if self.fuses(asks, grown.v):
-            y = self.fused(asks, grown.v, grown.buckets, length)
+            y = self.fused(asks, grown.v, grown.buckets, None, keyed=state.position)
         else:
-            y = self.attention(asks, grown.k, grown.v, grown.buckets, length)
+            y = self.attention(asks, grown.k, grown.v, grown.buckets, lengths(asks[:, 0], None))
         return self.out(y[:, :, -n:]), grown
 
     def state_size(self, tokens: int) -> int:

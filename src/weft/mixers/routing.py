@@ -136,7 +136,7 @@ class RoutingAttention(Mixer):
         length = lengths(x, valid)
         q, v, shared = self.project(x)
         if can_fuse(q, v):
-            return self.out(self.fused(q, v, shared, length))
+            return self.out(self.fused(q, v, shared, length, padded=valid is not None))
         unit = self.directions(shared)
         y = self.attention(q, self.keys(q), v, self.nearness(unit), length)
         if self.training:
@@ -147,8 +147,10 @@ class RoutingAttention(Mixer):
         """q (b, h, n, d), v (b, g, n, d), and what is routed, (b, h, n, d)."""
         shared, v = side_by_side(x, (self.to_qk, self.to_v))
         shared = split_heads(shared, self.frame.heads)  # (b, h, n, d)
-        index = torch.arange(start, start + x.shape[1], device=x.device)
-        q = self.positions.rotate(shared, index)  # (b, h, n, d)
+        q = shared
+        if self.frame.positions is not None:
+            index = torch.arange(start, start + x.shape[1], device=x.device)
+            q = self.positions.rotate(shared, index)  # (b, h, n, d)
         return q, split_heads(v, self.frame.kv_heads), shared.detach()
 
     def keys(self, q: Tensor) -> Tensor:
@@ -170,24 +172,26 @@ class RoutingAttention(Mixer):
             return nearest_centroids(shared, self.centroids)[:, :, None]
         return self.nearness(self.directions(shared)).argmax(-1)[:, :, None]
 
-    def fused(self, q: Tensor, v: Tensor, shared: Tensor, length: Tensor) -> Tensor:
+    def fused(self, q: Tensor, v: Tensor, shared: Tensor, length: Tensor, padded: bool) -> Tensor:
         """q, shared (b, h, n, d), v (b, g, n, d), length (b,) -> (b, h, n, d), by own kernels."""
         routing = {"scale": q.shape[-1] ** -0.5, "dropout": self.frame.dropout * self.training}
         if self.frame.causal:
-            clusters = self.runs(self.route(shared))
+            clusters = self.runs(self.route(shared), length)
             y = attend_runs(q, v, clusters, **routing)
         else:
             nearest, near = centroid_cosines(shared, self.centroids, length)
-            members = members_of(near, length, *self.sizes(length, q.shape[2]))
+            size = self.sizes(length) if padded else None
+            members = members_of(near, length, size, self.most(q.shape[2]))
             y = attend_members(q, v, members, **routing)
-            clusters = self.runs(nearest[:, :, None]) if self.training else None
+            clusters = self.runs(nearest[:, :, None], length) if self.training else None
         if self.training:
             move_centroids(shared, self.centroids, clusters, length, self.config.decay)
         return y
 
-    def runs(self, clusters: Tensor) -> Runs:
+    def runs(self, clusters: Tensor, length: Tensor | None = None) -> Runs:
         """Clusters (b, h, 1, n), in order of position, cut into chunks."""
-        return runs_of_buckets(clusters, self.clusters, chunk=self.chunk, lookback=LOOKBACK)
+        sizes = {"chunk": self.chunk, "lookback": LOOKBACK}
+        return runs_of_buckets(clusters, self.clusters, length, **sizes)
 
     def nearness(self, unit: Tensor) -> Tensor:
         """Directions (b, h, n, d) -> their products with the centroids (b, h, n, s)."""
@@ -202,14 +206,18 @@ class RoutingAttention(Mixer):
         if self.frame.causal:
             clusters = nearness.argmax(-1)[:, :, None]  # (b, h, 1, n)
             return self.laid_out(q, k, v, clusters, dropout)
-        tokens, counts = nearest_tokens(nearness, length, *self.sizes(length, q.shape[2]))
+        size, most = self.sizes(length), self.most(q.shape[2])
+        tokens, counts = nearest_tokens(nearness, length, size, most)
         return attend_clusters(q, k, v, tokens, counts, scale=scale, dropout=dropout)
 
-    def sizes(self, length: Tensor, n: int) -> tuple[Tensor, int]:
-        """How many tokens a cluster takes in rows of this length (b,), and the most of n."""
+    def sizes(self, length: Tensor) -> Tensor:
+        """How many tokens a cluster takes in rows of this length (b,)."""
         window = self.config.window
-        size = -(-length // self.clusters) if window is None else torch.full_like(length, window)
-        return size, min(n, -(-n // self.clusters) if window is None else window)
+        return -(-length // self.clusters) if window is None else torch.full_like(length, window)
+
+    def most(self, n: int) -> int:
+        """The same where all n tokens are real: no cluster takes more."""
+        return min(n, self.config.window or -(-n // self.clusters))
 
     def laid_out(self, q: Tensor, k: Tensor, v: Tensor, clusters: Tensor, dropout: float) -> Tensor:
         """The causal form: q, k, v (b, h, n, d), clusters (b, h, 1, n) -> (b, h, n, d)."""
@@ -324,7 +332,8 @@ class RoutingAttention(Mixer):
             # The past asks nothing: its keys fill the places of its queries; a key's key is itself.
             asks = torch.cat((state.k, q), 2)
             if can_fuse(asks, grown.v):
-                y = attend_runs(asks, grown.v, self.runs(grown.clusters), scale=q.shape[-1] ** -0.5)
+                runs, past = self.runs(grown.clusters), {"keyed": state.position}
+                y = attend_runs(asks, grown.v, runs, scale=q.shape[-1] ** -0.5, **past)
             else:
                 y = self.laid_out(asks, grown.k, values, grown.clusters, dropout=0.0)
             y = y[:, :, -n:]

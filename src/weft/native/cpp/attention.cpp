@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "step.h"
 
@@ -157,17 +158,19 @@ void Step::multiply(Team& team, const Factored& f, float* y,
         int64_t row = i * tile, here = std::min(tile, rows - row), t = row / modules;
         bool together = (row + here - 1) / modules == t;  // all of one token
         const float *own = x + t * dim_, *factor = d + first * modules + row % modules;
-        for (int64_t k = first; k < last; k++, packed += tile, factor += modules) {
-            float scale = scales ? scales[k] : 1.0f;
-            if (together) {
-                float value = own[k] * scale;
-                for (int64_t r = 0; r < here; r++) packed[r] = value * factor[r];
-            } else {
-                for (int64_t r = 0; r < here; r++)
-                    packed[r] = x[(row + r) / modules * dim_ + k] * scale *
-                                d[k * modules + (row + r) % modules];
+        auto fill = [&](auto width) {  // a width known to the compiler fills whole registers
+            for (int64_t k = first; k < last; k++, packed += tile, factor += modules) {
+                float value = own[k] * (scales ? scales[k] : 1.0f);
+                for (int64_t r = 0; r < width; r++) packed[r] = value * factor[r];
             }
-        }
+        };
+        if (together && here == 4) return fill(std::integral_constant<int64_t, 4>());
+        if (together && here == 8) return fill(std::integral_constant<int64_t, 8>());
+        if (together) return fill(here);
+        for (int64_t k = first; k < last; k++, packed += tile)
+            for (int64_t r = 0; r < here; r++)
+                packed[r] = x[(row + r) / modules * dim_ + k] * (scales ? scales[k] : 1.0f) *
+                            d[k * modules + (row + r) % modules];
     };
     panels(team, f.mix, rows, pack, y, [&](int64_t first, int64_t last) {
         for (int64_t row = first; bias && row < last; row++)

@@ -1,0 +1,74 @@
+"""Queries and three sets of keys and values as one product; one kernel joins their gradients.
+
+Queries come twice, for branches that turn them and for those that do not: the two gradients are
+added where they are joined.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+WIDTHS = (16, 32, 64, 128)
+LEAST = 1024  # tokens that make one wide product faster than two
+ROWS, WARPS = 64, 4  # heads of tokens that a program takes
+
+
+def can_join(x: Tensor, width: int) -> bool:
+    """Whether it is worth it, and the kernel takes heads of this width: on a GPU, many tokens."""
+    many = x.shape[0] * x.shape[1] >= LEAST and not torch.is_autocast_enabled("cuda")
+    return x.is_cuda and many and width in WIDTHS and x.dtype != torch.float64
+
+
+def joint_heads(
+    x: Tensor,
+    weights: tuple[Tensor, Tensor],
+    biases: tuple[Tensor, Tensor] | None,
+    heads: int,
+    key_heads: int,
+) -> tuple[Tensor, ...]:
+    """x (b, n, c) -> q twice (b, h, n, d), then k, v, k, v, k, v (b, g, n, d).
+
+    The weights are (h·d, c) and (6·g·d, c), the biases as long.
+    """
+    bias = None if biases is None else torch.cat(biases)
+    return _Heads.apply(x, torch.cat(weights), bias, heads, key_heads)
+
+
+class _Heads(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, heads: int, key_heads: int
+    ) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(x, weight)
+        ctx.biased, ctx.heads = bias is not None, (heads, key_heads)
+        y = F.linear(x, weight, bias).unflatten(-1, (heads + 6 * key_heads, -1)).transpose(1, 2)
+        q, *others = y.split((heads, *[key_heads] * 6), dim=1)
+        return q, q.view_as(q), *others
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (x, weight), (heads, key_heads) = ctx.saved_tensors, ctx.heads
+        joint = _side_by_side(grads, heads, key_heads)  # (b·n, widths)
+        dx = (joint @ weight).view_as(x) if ctx.needs_input_grad[0] else None
+        dweight = joint.t() @ x.flatten(0, 1)
+        return dx, dweight, joint.sum(0) if ctx.biased else None, None, None
+
+
+def _side_by_side(grads: tuple[Tensor, ...], heads: int, key_heads: int) -> Tensor:
+    from weft.kernels.selected_heads_triton import side_by_side_kernel
+
+    grads = tuple(x if x.stride(-1) == 1 else x.contiguous() for x in grads)
+    b, _, n, d = grads[0].shape
+    out = grads[0].new_empty(b * n, (heads + 6 * key_heads) * d)
+    strides = [x.stride(axis) for x in grads for axis in (0, 1, 2)]
+    programs = -(-b * n * heads // ROWS) - 6 * (-b * n * key_heads // ROWS)
+    side_by_side_kernel[(programs,)](
+        *grads, out, *strides, heads, key_heads, n, b * n, ROWS=ROWS, WIDTH=d, num_warps=WARPS
+    )
+    return out
