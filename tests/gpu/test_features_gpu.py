@@ -10,6 +10,7 @@ from multiprocessing import get_context
 import pytest
 import torch
 import torch.nn.functional as F
+from gpu_errors import error
 
 from weft.kernels.feature_map import linear_attention
 from weft.kernels.feature_map_fused import RELU_FLOOR, Random, can_fuse, fused_causal_attention
@@ -30,10 +31,6 @@ KERNELS = [  # kind, features, width, tokens, gated
     ("elu", 128, 128, 1000, False),
 ]
 LAYERS = ["linear_transformer", "performer", "performer(kernel='relu')", "rfa", "rfa(gated=true)"]
-
-
-def error(found, wanted):
-    return ((found.double() - wanted.double()).norm() / wanted.double().norm()).item()
 
 
 def features(x, feature):

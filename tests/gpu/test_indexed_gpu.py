@@ -5,6 +5,7 @@ python tests/gpu/test_indexed_gpu.py        works without pytest's collection, t
 
 import pytest
 import torch
+from gpu_errors import error
 
 from weft.kernels.clusters import attend_clusters, nearest_tokens
 from weft.kernels.hash_chunks import attend_layout, chunks_of_buckets, chunks_of_order
@@ -38,10 +39,6 @@ def wide(x, v):
     q = x.double()
     k = q / (q.square().sum(-1, keepdim=True) + 1e-6).sqrt()
     return q, k, v.double().repeat_interleave(HEADS // v.shape[1], 1)
-
-
-def error(found, wanted):
-    return ((found.double() - wanted).norm() / wanted.norm()).item()
 
 
 def attend_both(kind, x, v):

@@ -7,6 +7,7 @@ from itertools import product
 
 import pytest
 import torch
+from gpu_errors import compare
 
 from weft.kernels.attend import attend
 from weft.kernels.block_sparse import Dropout
@@ -33,18 +34,6 @@ def dense(q, k, v, pattern):
     seen = mask(pattern, q.shape[2], device="cuda")
     q, k, v = (x.double() for x in (q, k, v))
     return (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~seen, float("-inf")).softmax(-1) @ v
-
-
-def error(found, wanted):
-    return ((found.double() - wanted).norm() / wanted.norm()).item()
-
-
-def compare(out, expected, inputs, limit=1e-2):
-    upstream = torch.randn_like(out)
-    found = torch.autograd.grad(out, inputs, upstream)
-    wanted = torch.autograd.grad(expected, inputs, upstream.double())
-    errors = [error(out, expected), *(map(error, found, (x.double() for x in wanted)))]
-    assert max(errors) < limit, errors
 
 
 @pytest.mark.parametrize("d", [16, 32, 64, 128])

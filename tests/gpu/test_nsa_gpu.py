@@ -8,6 +8,7 @@ from itertools import product
 
 import pytest
 import torch
+from gpu_errors import compare, error
 
 from weft.kernels import selected_gates
 from weft.kernels.importance import can_choose, choose_blocks
@@ -24,18 +25,6 @@ HEADS = {"alone": (4, 4), "by three": (6, 2), "shared": (16, 1)}
 def heads(n, count, d=64, b=2, dtype=torch.bfloat16):
     made = torch.randn(b, n, count, d, device="cuda", dtype=dtype)
     return made.transpose(1, 2).requires_grad_()
-
-
-def error(found, wanted):
-    return ((found.double() - wanted).norm() / wanted.norm()).item()
-
-
-def compare(out, expected, inputs, limit=1e-2):
-    upstream = torch.randn_like(out)
-    found = torch.autograd.grad(out, inputs, upstream)
-    wanted = torch.autograd.grad(expected, inputs, upstream.double())
-    errors = [error(out, expected), *(map(error, found, (x.double() for x in wanted)))]
-    assert max(errors) < limit, errors  # False for a NaN
 
 
 def dense(q, k, v, seen):

@@ -9,24 +9,13 @@ from multiprocessing import get_context
 import pytest
 import torch
 import torch.nn.functional as F
+from gpu_errors import compare, error
 
 from weft.kernels import landmarks, landmarks_fused, landmarks_solve, sinkhorn, taps
 from weft.mixers import DynamicConvolution, Frame, LightConvolution, Nystromformer, Sinkhorn
 
 pytestmark = pytest.mark.gpu
 LIMITS = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
-
-
-def error(found, wanted):
-    return ((found.double() - wanted.double()).norm() / wanted.double().norm()).item()
-
-
-def compare(out, expected, inputs, limit):
-    upstream = torch.randn_like(out)
-    found = torch.autograd.grad(out, inputs, upstream)
-    wanted = torch.autograd.grad(expected, inputs, upstream.to(expected.dtype))
-    errors = [error(out, expected), *map(error, found, wanted)]
-    assert max(errors) < limit, errors
 
 
 def random(*shape, dtype=torch.float32):
