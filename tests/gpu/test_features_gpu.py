@@ -10,7 +10,7 @@ from multiprocessing import get_context
 import pytest
 import torch
 import torch.nn.functional as F
-from gpu_errors import error
+from gpu_checks import attempt, error
 
 from weft.kernels.feature_map import linear_attention
 from weft.kernels.feature_map_fused import RELU_FLOOR, Random, can_fuse, fused_causal_attention
@@ -112,15 +112,6 @@ def test_layers_equal_themselves_in_double_precision(spec, padded):
     pairs += [(a.grad, b.grad) for a, b in zip(mixer.parameters(), exact.parameters(), strict=True)]
     errors = [error(a, b) for a, b in pairs if b.norm() > 1e-3]
     assert max(errors) < 5 * LIMIT, errors
-
-
-def attempt(check, args):
-    """One line on one check."""
-    try:
-        check(*args)
-        return f"ok {check.__name__} {args}"
-    except Exception as problem:
-        return f"FAILED {check.__name__} {args} {type(problem).__name__} {str(problem)[:300]}"
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ python tests/gpu/test_indexed_gpu.py        works without pytest's collection, t
 
 import pytest
 import torch
-from gpu_errors import error
+from gpu_checks import attempt, error
 
 from weft.kernels.clusters import attend_clusters, nearest_tokens
 from weft.kernels.hash_chunks import attend_layout, chunks_of_buckets, chunks_of_order
@@ -153,8 +153,4 @@ if __name__ == "__main__":
     calls += [(test_dropout_keeps_its_mean, ())]
     calls += [(test_attention_equals_the_plain_form, case) for case in CASES[3:]]
     for check, args in calls:
-        try:
-            check(*args)
-            print("ok", check.__name__, *args, flush=True)
-        except Exception as problem:
-            print("FAILED", check.__name__, *args, type(problem).__name__, str(problem)[:300])
+        print(attempt(check, args), flush=True)

@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 import torch
-from gpu_errors import compare, error
+from gpu_checks import attempt, compare, error
 
 from weft.kernels import selected_gates
 from weft.kernels.importance import can_choose, choose_blocks
@@ -166,8 +166,4 @@ if __name__ == "__main__":
     kinds = (torch.float16, torch.bfloat16, torch.float32)
     calls += [(test_gated_branches_are_their_sum, (dtype,)) for dtype in kinds]
     for check, args in calls:
-        try:
-            check(*args)
-            print("ok", check.__name__, *args, flush=True)
-        except Exception as problem:
-            print("FAILED", check.__name__, *args, type(problem).__name__, str(problem)[:300])
+        print(attempt(check, args), flush=True)

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 import torch
-from gpu_errors import compare, error
+from gpu_checks import attempt, compare, error
 
 from weft.kernels import recurrence
 from weft.kernels.scan import elementwise_scan, linear_scan, scan
@@ -93,8 +93,4 @@ if __name__ == "__main__":
     calls += [(test_long_sequences_take_few_calls, (name,)) for name in MIXERS]
     print("cuDNN", torch.backends.cudnn.version(), flush=True)
     for check, args in calls:
-        try:
-            check(*args)
-            print("ok", check.__name__, *args, flush=True)
-        except Exception as problem:
-            print("FAILED", check.__name__, *args, type(problem).__name__, str(problem)[:300])
+        print(attempt(check, args), flush=True)

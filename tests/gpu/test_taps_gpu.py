@@ -9,7 +9,7 @@ from multiprocessing import get_context
 import pytest
 import torch
 import torch.nn.functional as F
-from gpu_errors import compare, error
+from gpu_checks import attempt, compare, error
 
 from weft.kernels import landmarks, landmarks_fused, landmarks_solve, sinkhorn, taps
 from weft.mixers import DynamicConvolution, Frame, LightConvolution, Nystromformer, Sinkhorn
@@ -146,15 +146,6 @@ def test_mixers_equal_their_plain_form_in_double(name, n):
         (wanted,) = torch.autograd.grad(expected, x, upstream.double())
         errors = [error(y, expected), error(grad, wanted)]
         assert max(errors) < 0.02, errors
-
-
-def attempt(check, args):
-    """One line: what was checked, and how it went."""
-    try:
-        check(*args)
-        return f"ok {check.__name__} {args}"
-    except Exception as problem:
-        return f"FAILED {check.__name__} {args} {type(problem).__name__} {str(problem)[:300]}"
 
 
 if __name__ == "__main__":

@@ -57,7 +57,9 @@ class Checked:
 
 @pytest.fixture
 def memory(monkeypatch):
-    interpreter = pytest.importorskip("triton.runtime.interpreter")
+    interpreter = pytest.importorskip(
+        "triton.runtime.interpreter", reason="its loads and stores are watched"
+    )
     checked = Checked(interpreter._interpreter)
     prepare = interpreter.GridExecutor._init_args_hst
 

@@ -1,6 +1,5 @@
 """Performer against performer_pytorch, against dense attention in the limit, and its redraws."""
 
-import copy
 import sys
 import types
 import warnings
@@ -8,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from padded_rows import assert_like_reference
 
 import weft.kernels.feature_map_fused as fused
 import weft.mixers.performer as performer
@@ -69,16 +69,7 @@ def test_the_fused_kernels_equal_the_equation(monkeypatch, kernel):
     monkeypatch.setattr(performer, "can_fuse", lambda *given: True)
     monkeypatch.setattr(fused, "RANDOM", fused.RANDOM._replace(chunk=16, tile=16))
     mixer = build({"causal": True, "kv_heads": 1}, kernel=kernel, features=19).float()
-    x = gaussian(1, 20, 32).float()
-    valid = torch.arange(20)[None] < 17
-    exact = copy.deepcopy(mixer).double()
-    ours, expected = mixer(x, valid=valid), exact.reference(x.double(), valid=valid)
-    expected = expected * valid[..., None]
-    torch.testing.assert_close(ours.double(), expected, rtol=1e-4, atol=1e-5)
-    ours.square().sum().backward()
-    expected.square().sum().backward()
-    for one, other in zip(mixer.parameters(), exact.parameters(), strict=True):
-        torch.testing.assert_close(one.grad.double(), other.grad, rtol=1e-3, atol=1e-4)
+    assert_like_reference(mixer)
 
 
 def error_at(features, scale=0.5, draws=6):

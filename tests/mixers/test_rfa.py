@@ -1,11 +1,11 @@
 """Random feature attention: its recurrence token by token, its kernel in the limit, its gates."""
 
-import copy
 from itertools import pairwise
 
 import pytest
 import torch
 import torch.nn.functional as F
+from padded_rows import assert_like_reference
 
 import weft.kernels.feature_map_fused as fused
 import weft.mixers.rfa as rfa
@@ -59,16 +59,7 @@ def test_the_fused_kernels_equal_the_equation(monkeypatch, gated):
     monkeypatch.setattr(rfa, "can_fuse", lambda *given: True)
     monkeypatch.setattr(fused, "RANDOM", fused.RANDOM._replace(chunk=16, tile=16))
     mixer = build({"causal": True, "kv_heads": 1}, features=9, gated=gated).float()
-    x = gaussian(1, 20, 32).float()
-    valid = torch.arange(20)[None] < 17
-    exact = copy.deepcopy(mixer).double()
-    ours, expected = mixer(x, valid=valid), exact.reference(x.double(), valid=valid)
-    expected = expected * valid[..., None]
-    torch.testing.assert_close(ours.double(), expected, rtol=1e-4, atol=1e-5)
-    ours.square().sum().backward()
-    expected.square().sum().backward()
-    for one, other in zip(mixer.parameters(), exact.parameters(), strict=True):
-        torch.testing.assert_close(one.grad.double(), other.grad, rtol=1e-3, atol=1e-4)
+    assert_like_reference(mixer)
 
 
 def error_at(features, draws=6):

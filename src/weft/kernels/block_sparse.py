@@ -149,7 +149,7 @@ def run_steps(
     out, lse = _like(q), q.new_empty(b, h, n, dtype=torch.float32)
     for at, step in enumerate(steps):
         pk, pv, pl = _keys(step, k, v, labels, n)
-        _launch(forward_kernel, "forward", step, q, pk, scale, pl, drop, at)(
+        launcher(forward_kernel, "forward", step, q, pk, scale, pl, drop, at)(
             (q, pk, pv, out, lse), (q, pk, pv, out, lse), INIT=at > 0
         )
     return out, lse
@@ -178,13 +178,13 @@ def run_steps_back(
     dlse = None if dlse is None else dlse.to(lse.dtype).contiguous()
     for at, step in enumerate(steps):
         pk, pv, pl = _keys(step, k, v, labels, q.shape[2])
-        _launch(query_gradient_kernel, "dq", step, q, pk, scale, pl, drop, at)(
+        launcher(query_gradient_kernel, "dq", step, q, pk, scale, pl, drop, at)(
             (q, pk, pv, out, dout, lse, lse if dlse is None else dlse, delta, dq),
             (q, pk, pv, out, dout, lse, dq),
             FIRST=at == 0,
             HAS_DLSE=dlse is not None,
         )
-        launch = _launch(key_gradient_kernel, "dkdv", step, q, pk, scale, pl, drop, at)
+        launch = launcher(key_gradient_kernel, "dkdv", step, q, pk, scale, pl, drop, at)
         _key_gradients(launch, step, (q, pk, pv, dout, lse, delta), dk, dv, at == 0)
     return dq, dk, dv
 
@@ -243,7 +243,7 @@ def _last_axis_contiguous(x: Tensor) -> Tensor:
     return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
-def _launch(
+def launcher(
     kernel: Any,
     name: str,
     step: Step,

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from weft.kernels.block_sparse import WIDTHS
 from weft.kernels.dense import expand_heads
 from weft.kernels.joint import empty_like_heads
 from weft.kernels.running import running_max
@@ -53,7 +54,6 @@ WIDE = Settings(32, 32, 32, 1056, sums=Launch(4, 2), **STARTS)
 NARROW = 64
 PREFIX = 256  # numbers of the sums that one program of the prefix takes
 SHARED = 200 * 1024  # bytes of shared memory that a program may take; an H200 has 227 KiB
-WIDTHS = (16, 32, 64, 128)
 RELU_FLOOR = 1e-3  # added to relu features, so that no weight is 0
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-LOG2E = 1.4426950408889634
-WIDTHS = (16, 32, 64, 128)
+from weft.kernels.block_sparse import LOG2E, WIDTHS
+
 AT_ONCE = 2**28
 # (queries, blocks, warps, stages) of a program that weighs blocks.
 WEIGH = (128, 64, 8, 2)

@@ -25,10 +25,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from weft.kernels.block_sparse import LOG2E, Dropout
+from weft.kernels.block_sparse import LOG2E, WIDTHS, Dropout
 from weft.kernels.joint import empty_like_heads
 
-WIDTHS = (16, 32, 64, 128)
 # (own places, places per step, warps, stages) of the two kernels that attend; wide: heads of 128.
 FORWARD, FORWARD_WIDE = (64, 32, 4, 3), (64, 32, 4, 2)
 BACKWARD, BACKWARD_WIDE = (64, 32, 4, 2), (64, 32, 8, 2)

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from weft.kernels.block_sparse import WIDTHS
 from weft.kernels.joint import empty_like_heads
 
-WIDTHS = (16, 32, 64, 128)
 ROWS = 64  # tokens of one step
 WARPS, STAGES = 4, 2
 JOINED = 32  # segments that are joined at a time

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-WIDTHS = (16, 32, 64, 128)
+from weft.kernels.block_sparse import WIDTHS
+
 MOST = 64  # landmarks whose matrices one program holds
 WARPS = 4
 PRECISION = "tf32x3"  # three products on tensor cores, as exact as float32; or "ieee"

@@ -13,12 +13,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from weft.kernels.block_sparse import Dropout
+from weft.kernels.block_sparse import LOG2E, WIDTHS, Dropout
 from weft.kernels.joint import empty_like_heads
 from weft.kernels.selected_lists import lists_of
 
-LOG2E = 1.4426950408889634
-WIDTHS = (16, 32, 64, 128)
 BLOCKS = (16, 32, 64, 128)
 # (rows of a product, warps, stages); rows are queries times heads that share keys. Wide heads or
 # long blocks take twice the warps.

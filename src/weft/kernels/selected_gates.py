@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-WIDTHS = (16, 32, 64, 128)
+from weft.kernels.block_sparse import WIDTHS
+
 ROWS = 64  # heads of tokens that a program takes
 WARPS = 4
 

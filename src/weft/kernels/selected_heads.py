@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-WIDTHS = (16, 32, 64, 128)
+from weft.kernels.block_sparse import WIDTHS
+
 LEAST = 1024  # tokens that make one wide product faster than two
 ROWS, WARPS = 64, 4  # heads of tokens that a program takes
 

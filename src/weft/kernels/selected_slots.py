@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from weft.kernels.block_sparse import Dropout, _launch, run_steps
+from weft.kernels.block_sparse import Dropout, launcher, run_steps
 from weft.kernels.block_sparse_lists import Step, lists_of
 from weft.kernels.dense import expand_heads
 from weft.patterns import Causal, Order
@@ -72,7 +72,7 @@ class _Slots(torch.autograd.Function):
         dout = dout if dout.stride(-1) == 1 else dout.contiguous()
         dq, delta = torch.empty_like(out), torch.empty_like(lse)
         given = (q.shape[-1] ** -0.5, None, ctx.drop, 0)
-        _launch(query_gradient_kernel, "dq", ctx.step, q, k, *given)(
+        launcher(query_gradient_kernel, "dq", ctx.step, q, k, *given)(
             (q, k, v, out, dout, lse, lse, delta, dq),
             (q, k, v, out, dout, lse, dq),
             FIRST=True,
@@ -81,7 +81,7 @@ class _Slots(torch.autograd.Function):
         keys, values = (expand_heads(x, q.shape[1]) for x in (k, v))
         sums = _sums(ctx.step, q)
         tensors = (q, keys, values, dout, lse, delta, keys, values)  # the last two stay as they are
-        _launch(key_gradient_kernel, "dkdv", ctx.step, q, keys, *given)(
+        launcher(key_gradient_kernel, "dkdv", ctx.step, q, keys, *given)(
             (*tensors, sums), (*tensors[:5], *tensors[6:]), ADD=False, shared=sums
         )
         return dq, *_summed(sums, k), None, None

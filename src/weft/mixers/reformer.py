@@ -35,9 +35,9 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from weft.errors import Unsupported, WeftError
+from weft.errors import WeftError
 from weft.kernels.dense import expand_heads
 from weft.kernels.hash_chunks import (
     attend_latest,
@@ -47,9 +47,8 @@ from weft.kernels.hash_chunks import (
 )
 from weft.kernels.indexed import attend_runs, can_fuse, runs_of_buckets, runs_of_order
 from weft.kernels.indexed_hash import MOST_COLUMNS, hash_tokens
-from weft.layers.positions import build_positions
-from weft.layers.projection import join_heads, side_by_side, split_heads
-from weft.mixers.base import MIXERS, Frame, Mixer, State, Traits
+from weft.mixers.base import MIXERS, Frame, State, Traits
+from weft.mixers.shared_mixer import SharedMixer
 
 ASSUMED_LENGTH = 4096  # sets the number of buckets where neither they nor a length are given
 MOST_AT_ONCE = 128  # more buckets than this are the product of two hashes
@@ -125,26 +124,17 @@ class ReformerState(State):
     buckets: Tensor  # (b, h, r, t)
 
 
-class ReformerAttention(Mixer):
+class ReformerAttention(SharedMixer):
     """Shared query-key and value projections around attention in hash buckets."""
 
     def __init__(self, config: Reformer, frame: Frame) -> None:
         super().__init__(config, frame)
         self.streams = frame.causal and not config.published
-        self.positions = build_positions(frame.positions, frame.heads, frame.head_dim)
-        if self.positions.biased:
-            raise Unsupported(
-                f"reformer orders the keys of each head anew, so it takes no bias per pair of "
-                f"positions, such as {frame.positions}; use positions=Rope() or None"
-            )
         if self.streams and config.lookahead:
             raise WeftError(
                 f"lookahead reads later tokens, which causal=True forbids; got "
                 f"lookahead={config.lookahead}, use lookahead=0"
             )
-        self.to_qk = nn.Linear(frame.dim, frame.heads * frame.head_dim, bias=frame.bias)
-        self.to_v = nn.Linear(frame.dim, frame.kv_heads * frame.head_dim, bias=frame.bias)
-        self.to_out = nn.Linear(frame.heads * frame.head_dim, frame.dim, bias=frame.bias)
         self.buckets = config.bucket_count(frame)
         columns = sum(half(factor) for factor in factors(self.buckets))
         seeded = torch.Generator().manual_seed(frame.seed * 1_000_003 + frame.layer)
@@ -159,21 +149,12 @@ class ReformerAttention(Mixer):
         context_valid: Tensor | None,
     ) -> Tensor:
         """Hash, sort, attend in chunks, merge the rounds."""
-        q, v, buckets = self.project(x)
+        q, v, shared = self.project(x)
+        buckets = self.hash(shared)
         length, padded = lengths(x, valid), valid is not None
         if self.fuses(q, v):
             return self.out(self.fused(q, v, buckets, length, padded=padded))
         return self.out(self.attention(q, self.keys(q), v, buckets, length))
-
-    def project(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-        """q (b, h, n, d), v (b, g, n, d), buckets (b, h, r, n); x begins at index `start`."""
-        shared, v = side_by_side(x, (self.to_qk, self.to_v))
-        shared = split_heads(shared, self.frame.heads)  # (b, h, n, d)
-        q = shared
-        if self.frame.positions is not None:
-            index = torch.arange(start, start + x.shape[1], device=x.device)
-            q = self.positions.rotate(shared, index)  # (b, h, n, d)
-        return q, split_heads(v, self.frame.kv_heads), self.hash(shared.detach())
 
     def keys(self, q: Tensor) -> Tensor:
         """(b, h, n, d) -> (b, h, n, d)."""
@@ -183,8 +164,8 @@ class ReformerAttention(Mixer):
 
     def heads(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """q, k (b, h, n, d), v (b, g, n, d), buckets (b, h, r, n); x begins at index `start`."""
-        q, v, buckets = self.project(x, start)
-        return q, self.keys(q), v, buckets
+        q, v, shared = self.project(x, start)
+        return q, self.keys(q), v, self.hash(shared)
 
     def hash(self, x: Tensor) -> Tensor:
         """(b, h, n, d) -> bucket numbers (b, h, r, n), by direction alone."""
@@ -246,10 +227,6 @@ class ReformerAttention(Mixer):
         dropout = frame.dropout if self.training else 0.0
         norm = {"eps": EPS * frame.head_dim, "keyed": keyed}
         return attend_runs(q, v, runs, scale=1.0, dropout=dropout, **norm)
-
-    def out(self, y: Tensor) -> Tensor:
-        """(b, h, n, d) -> (b, n, c)."""
-        return self.to_out(join_heads(y))
 
     def reference(
         self,

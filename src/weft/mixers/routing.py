@@ -31,18 +31,17 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from weft.errors import Unsupported, WeftError
+from weft.errors import WeftError
 from weft.kernels.clusters import attend_clusters, nearest_tokens
 from weft.kernels.dense import expand_heads
 from weft.kernels.hash_chunks import attend_latest, attend_layout, chunks_of_buckets
 from weft.kernels.indexed import Runs, attend_runs, can_fuse, runs_of_buckets
 from weft.kernels.indexed_clusters import attend_members, members_of
 from weft.kernels.indexed_hash import centroid_cosines, move_centroids, nearest_centroids
-from weft.layers.positions import build_positions
-from weft.layers.projection import join_heads, side_by_side, split_heads
-from weft.mixers.base import MIXERS, Frame, Mixer, State, Traits
+from weft.mixers.base import MIXERS, Frame, State, Traits
+from weft.mixers.shared_mixer import SharedMixer
 
 ASSUMED_LENGTH = 4096  # sets the clusters where neither they nor a length are given
 LOOKBACK = 1  # chunks of its cluster that a causal token reads before its own
@@ -104,20 +103,11 @@ class RoutingState(State):
     clusters: Tensor  # (b, h, 1, t)
 
 
-class RoutingAttention(Mixer):
+class RoutingAttention(SharedMixer):
     """Shared query-key and value projections around attention inside clusters."""
 
     def __init__(self, config: Routing, frame: Frame) -> None:
         super().__init__(config, frame)
-        self.positions = build_positions(frame.positions, frame.heads, frame.head_dim)
-        if self.positions.biased:
-            raise Unsupported(
-                f"routing orders the keys of each head anew, so it takes no bias per pair of "
-                f"positions, such as {frame.positions}; use positions=Rope() or None"
-            )
-        self.to_qk = nn.Linear(frame.dim, frame.heads * frame.head_dim, bias=frame.bias)
-        self.to_v = nn.Linear(frame.dim, frame.kv_heads * frame.head_dim, bias=frame.bias)
-        self.to_out = nn.Linear(frame.heads * frame.head_dim, frame.dim, bias=frame.bias)
         self.clusters = config.cluster_count(frame)
         even = -(-(frame.length or ASSUMED_LENGTH) // self.clusters)
         self.chunk = config.window or even  # of the causal form
@@ -142,16 +132,6 @@ class RoutingAttention(Mixer):
         if self.training:
             self.move(unit, length)
         return self.out(y)
-
-    def project(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-        """q (b, h, n, d), v (b, g, n, d), and what is routed, (b, h, n, d)."""
-        shared, v = side_by_side(x, (self.to_qk, self.to_v))
-        shared = split_heads(shared, self.frame.heads)  # (b, h, n, d)
-        q = shared
-        if self.frame.positions is not None:
-            index = torch.arange(start, start + x.shape[1], device=x.device)
-            q = self.positions.rotate(shared, index)  # (b, h, n, d)
-        return q, split_heads(v, self.frame.kv_heads), shared.detach()
 
     def keys(self, q: Tensor) -> Tensor:
         """(b, h, n, d) -> (b, h, n, d)."""
@@ -240,10 +220,6 @@ class RoutingAttention(Mixer):
         ).to(self.centroids.dtype)
         met = total.abs().amax(-1, keepdim=True) > 0
         self.centroids.copy_(torch.where(met, F.normalize(moved, dim=-1), self.centroids))
-
-    def out(self, y: Tensor) -> Tensor:
-        """(b, h, n, d) -> (b, n, c)."""
-        return self.to_out(join_heads(y))
 
     def reference(
         self,

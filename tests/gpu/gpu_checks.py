@@ -1,4 +1,4 @@
-"""How far a kernel's values and gradients lie from the truth."""
+"""How far a kernel's values and gradients lie from the truth, and checks one by one."""
 
 import torch
 
@@ -15,3 +15,12 @@ def compare(out, expected, inputs, limit=1e-2):
     wanted = torch.autograd.grad(expected, inputs, upstream.to(expected.dtype))
     errors = [error(out, expected), *map(error, found, wanted)]
     assert all(each < limit for each in errors), errors
+
+
+def attempt(check, args):
+    """One line: what was checked, and how it went."""
+    try:
+        check(*args)
+        return f"ok {check.__name__} {args}"
+    except Exception as problem:
+        return f"FAILED {check.__name__} {args} {type(problem).__name__} {str(problem)[:300]}"
