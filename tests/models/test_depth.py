@@ -143,7 +143,12 @@ def ranks(tmp_path, twin):
         )
         for rank in range(2)
     ]
-    found = [process.communicate(timeout=120) for process in running]
+    try:
+        found = [process.communicate(timeout=240) for process in running]
+    finally:  # one that hangs must not disturb the tests after it
+        for process in running:
+            with process:
+                process.kill()
     if any(process.returncode for process in running):
         return None, "".join(error for _, error in found)
     return [json.loads(out.splitlines()[-1]) for out, _ in found], ""
