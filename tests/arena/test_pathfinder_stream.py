@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from weft.arena.pathfinder_images import Drawing, draw
-from weft.arena.pathfinder_stream import FIRST, Drawn, in_tiles, turned
+from weft.arena.pathfinder_stream import FIRST, Drawn, in_tiles, softened, turned
 from weft.arena.runs import run_of
 from weft.arena.settings import experiment
 from weft.arena.tasks import TASKS
@@ -21,6 +21,7 @@ PLAIN = Drawn(
     tile=None,
     symmetries=False,
     shrink=1,
+    soften=1,
     threads=1,
 )
 
@@ -83,6 +84,37 @@ def test_a_task_shrinks_every_split():
     assert task.stream(3).batch(0).x.shape == (3, 64 * 64)
     with pytest.raises(WeftError, match="shrink=0"):
         TASKS.parse("pathfinder(shrink=0)")
+
+
+def test_softened_images_lie_between_themselves_and_their_means():
+    images, _ = draw(EASY, 3, FIRST, 3)
+    found = softened(images, 2, np.array([0.0, 0.5, 1.0], dtype=np.float32)).astype(float)
+    corners = [images[:, y::2, x::2].astype(float) for y in (0, 1) for x in (0, 1)]
+    means = np.kron(sum(corners) / 4, np.ones((1, 2, 2)))
+    for share, one, sharp, mean in zip((0, 0.5, 1), found, images, means, strict=True):
+        assert np.abs(one - (1 - share) * sharp - share * mean).max() <= 1  # rounded twice
+    assert np.abs(found[2] - images[2]).max() > 20, "the means are other images"
+
+
+def test_each_image_of_a_step_is_softened_by_a_share_of_its_own():
+    source = dataclasses.replace(PLAIN, soften=2)
+    soft, sharp = source.batch(1), PLAIN.batch(1)
+    assert np.array_equal(soft.y, sharp.y)
+    assert np.array_equal(soft.x, source.batch(1).x), "the same again for the same step"
+    gone = [1 - a.float().var() / b.float().var() for a, b in zip(soft.x, sharp.x, strict=True)]
+    assert max(gone) - min(gone) > 0.1
+    with pytest.raises(WeftError, match="soften=3"):
+        TASKS.parse("pathfinder(soften=3, train=0)")
+    with pytest.raises(WeftError, match="train=0"):
+        TASKS.parse("pathfinder(soften=2)")
+
+
+def test_a_source_says_what_it_draws():
+    """A run resumes with the images it began with, or is refused: the words tell them apart."""
+    other = Drawing.of(size=32, dashes=3)
+    changes = [{"easier": other}, {"symmetries": True}, {"shrink": 2}, {"soften": 2}, {"seed": 4}]
+    texts = [str(dataclasses.replace(PLAIN, **change)) for change in changes]
+    assert len({str(PLAIN), *texts}) == len(changes) + 1, texts
 
 
 def test_tiles_stand_one_after_another():

@@ -14,7 +14,7 @@ from weft.kernels.feature_map_fused import Random
 CASES = {  # kind, features, width, width of values, tokens, heads, key heads, gated, padded
     "short": ("exp", 5, 16, 16, 1, 1, 1, False, False),
     "wide exp": ("exp", 19, 128, 128, 37, 1, 1, False, False),
-    "two strips": ("exp", 37, 16, 16, 17, 2, 1, True, True),
+    "two tiles": ("exp", 37, 16, 16, 17, 2, 1, True, True),
     "trig": ("trig", 9, 32, 16, 33, 2, 2, True, False),
     "relu": ("relu", 16, 16, 32, 32, 2, 1, False, True),
     "given": ("given", 48, 48, 16, 35, 2, 1, True, True),
@@ -71,7 +71,7 @@ def memory(monkeypatch):
     monkeypatch.setattr(interpreter, "_interpreter", checked)
     monkeypatch.setattr(interpreter.GridExecutor, "_init_args_hst", prepared)
     for name in ("GIVEN", "RANDOM", "WIDE"):
-        cut = {"chunk": 16, "tile": 16, "strip": 32, "programs": 6}
+        cut = {"chunk": 16, "tile": 16, "programs": 6}
         monkeypatch.setattr(fused, name, getattr(fused, name)._replace(**cut))
     return checked
 
@@ -117,4 +117,4 @@ def test_the_check_bites(monkeypatch, memory, broken):
 
     monkeypatch.setattr(fused._Plan, "__init__", wrong)
     with pytest.raises(Exception, match="lie outside"):
-        run("two strips")
+        run("two tiles")

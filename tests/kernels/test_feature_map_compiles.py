@@ -43,15 +43,15 @@ def compiled(case):
 
     kind, f, d, e = CASES[case]
     cut = _settings(d > 0, d, e)
-    blocks = {"W": cut.chunk, "F": f, "P": -(-f // cut.strip) * cut.strip, "D": d, "E": e}
-    blocks |= {"KIND": kind, "GATED": kind == "exp", "AFTER": True, "LEARNED": False}
+    blocks = {"W": cut.chunk, "F": f, "P": -(-f // cut.tile) * cut.tile, "D": d, "E": e}
+    blocks |= {"T": cut.tile, "KIND": kind, "GATED": kind == "exp", "AFTER": True}
+    blocks["LEARNED"] = False
     found = {}
     for name in ("sums", "forward", "backward"):
-        blocks["T"] = cut.strip if name == "sums" else cut.tile
         kernel, launch = getattr(kernels, f"{name}_kernel"), getattr(cut, name)
         constants = {key: blocks[key] for key in kernel.arg_names if key in blocks}
         source = ASTSource(kernel, signature(kernel.arg_names, constants), constants)
-        stages = stages_that_fit(launch.stages, cut.chunk, blocks["T"], d, e)
+        stages = stages_that_fit(launch.stages, cut.chunk, cut.tile, d, e)
         options = {"num_warps": launch.warps, "num_stages": stages}
         made = compile(source, target=GPUTarget("cuda", 90, 32), options=options)
         found[name] = made.metadata.shared, "wgmma.mma_async" in made.asm["ptx"]

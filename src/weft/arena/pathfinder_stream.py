@@ -2,7 +2,8 @@
 
 An image is a function of the task's seed and its number, so a run that resumes sees what it would
 have seen. A third of the images may be easier ones (fewer dashes), which keeps alive what was
-learned on them; each image may be turned and mirrored, one of the eight symmetries at random.
+learned on them; each image may be turned and mirrored, one of the eight symmetries at random; each
+may be softened, by a share of its own, towards what it is at a lower resolution.
 """
 
 from __future__ import annotations
@@ -31,14 +32,21 @@ class Drawn:
     tile: tuple[int, int] | None
     symmetries: bool
     shrink: int
+    soften: int
     threads: int
 
     def __str__(self) -> str:
         size = self.drawing.size // self.shrink
-        return (
-            f"fresh images of {size}×{size}, {self.drawing.contour_length} dashes, "
-            f"seed {self.seed}, in batches of {self.batch_size}"
-        )
+        words = [f"fresh images of {size}×{size}", f"{self.drawing.contour_length} dashes"]
+        if self.easier is not None:
+            words.append(f"a third {self.easier.contour_length}")
+        if self.symmetries:
+            words.append("turned and mirrored")
+        if self.shrink > 1:
+            words.append(f"shrunk from {self.drawing.size}×{self.drawing.size}")
+        if self.soften > 1:
+            words.append(f"softened by squares of {self.soften}×{self.soften}")
+        return ", ".join([*words, f"seed {self.seed}", f"in batches of {self.batch_size}"])
 
     def batch(self, step: int) -> Batch:
         """The images of this step."""
@@ -47,10 +55,13 @@ class Drawn:
         if self.easier is not None:
             parts.append(self._draw(self.easier, step, few))
         images, labels = (np.concatenate(each) for each in zip(*parts, strict=True))
+        rng = np.random.default_rng([self.seed, step])
         if self.symmetries:
-            rng = np.random.default_rng([self.seed, step])
             images = turned(images, rng.integers(8, size=len(images)))
-        rows = in_tiles(shrunk(images, self.shrink), self.tile)
+        images = shrunk(images, self.shrink)
+        if self.soften > 1:
+            images = softened(images, self.soften, rng.random(len(images), dtype=np.float32))
+        rows = in_tiles(images, self.tile)
         x, y = torch.from_numpy(rows.astype(np.int64)), torch.from_numpy(labels.astype(np.int64))
         return Batch(x=x, y=y)
 
@@ -73,6 +84,13 @@ def shrunk(images: np.ndarray, factor: int) -> np.ndarray:
     small = images.shape[1] // factor
     squares = images.reshape(len(images), small, factor, small, factor)
     return np.rint(squares.mean((2, 4), dtype=np.float32)).astype(images.dtype)
+
+
+def softened(images: np.ndarray, factor: int, shares: np.ndarray) -> np.ndarray:
+    """(b, s, s): mixed with means of squares of factor × factor pixels, by shares (b,) of these."""
+    coarse = shrunk(images, factor).repeat(factor, 1).repeat(factor, 2)
+    mixed = images + shares[:, None, None] * (coarse.astype(np.float32) - images)
+    return np.rint(mixed).astype(images.dtype)
 
 
 def in_tiles(images: np.ndarray, tile: tuple[int, int] | None) -> np.ndarray:

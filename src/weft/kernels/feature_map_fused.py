@@ -36,21 +36,19 @@ class Settings(NamedTuple):
 
     chunk: int  # tokens that one program takes at a time
     tile: int  # features, likewise
-    strip: int  # features of the programs that walk: whole tiles
     programs: int  # that walk segments: some for each of an H200's 132 multiprocessors
     sums: Launch
     forward: Launch
     backward: Launch
 
 
-STARTS = {"forward": Launch(4, 2), "backward": Launch(4, 2)}
-GIVEN = Settings(64, 64, 64, 396, sums=Launch(4, 3), **STARTS)
+GIVEN = Settings(64, 64, 528, sums=Launch(4, 3), forward=Launch(4, 2), backward=Launch(4, 2))
 # Making features takes registers, which smaller tiles leave.
-RANDOM = Settings(64, 32, 64, 528, sums=Launch(4, 2), **STARTS)
+RANDOM = Settings(64, 32, 1056, sums=Launch(4, 2), forward=Launch(4, 2), backward=Launch(4, 2))
 # Heads wider than NARROW. Products of 64 rows run asynchronously (wgmma). This wide, by Triton 3.6
 # and its ptxas 12.8, they made an illegal access on an H200, though all addresses of the PTX are
 # right (like github.com/triton-lang/triton/issues/11366). Products of 32 rows are synchronous.
-WIDE = Settings(32, 32, 32, 1056, sums=Launch(4, 2), **STARTS)
+WIDE = Settings(32, 32, 1056, sums=Launch(4, 2), forward=Launch(4, 2), backward=Launch(4, 2))
 NARROW = 64
 PREFIX = 256  # numbers of the sums that one program of the prefix takes
 SHARED = 200 * 1024  # bytes of shared memory that a program may take; an H200 has 227 KiB
@@ -198,25 +196,25 @@ class _Plan:
             directions = expand_heads(torch.cat(twice, dim=1)[None], self.heads)[0]
             features = directions.shape[1]
         self.settings = _settings(isinstance(feature, Random), width, v.shape[-1])
-        chunk, *cuts = self.settings[:3]
-        tile, self.strip = (min(cut, max(16, 1 << (features - 1).bit_length())) for cut in cuts)
-        strips = -(-features // self.strip)
-        self.size = strips * self.strip, v.shape[-1]
+        chunk = self.settings.chunk
+        tile = min(self.settings.tile, max(16, 1 << (features - 1).bit_length()))
+        tiles = -(-features // tile)
         if isinstance(feature, Random):
-            padded = q.new_zeros(self.heads, self.size[0], width)
+            padded = q.new_zeros(self.heads, tiles * tile, width)
             padded[:, :features] = directions
             self.directions = padded
         self.chunks = -(-self.n // chunk)
-        segments = min(max(1, self.settings.programs // (self.lines * strips)), self.chunks)
+        segments = min(max(1, self.settings.programs // (self.lines * tiles)), self.chunks)
         self.steps = -(-self.chunks // segments)
         self.segments = -(-self.chunks // self.steps)
-        self.blocks = {"W": chunk, "T": tile, "F": features, "P": self.size[0]}
+        self.size = tiles * tile, v.shape[-1]
+        self.blocks = {"W": chunk, "T": tile, "F": features, "P": tiles * tile}
         self.blocks["D"] = 0 if self.directions is None else width
 
-    def options(self, launch: Launch, tile: int) -> dict[str, int]:
+    def options(self, launch: Launch) -> dict[str, int]:
         """Warps, registers, and as many stages as shared memory holds."""
-        sizes = (self.blocks["W"], tile, self.blocks["D"], self.size[1])
-        stages = stages_that_fit(launch.stages, *sizes)
+        blocks = (self.blocks[name] for name in "WTD")
+        stages = stages_that_fit(launch.stages, *blocks, self.size[1])
         found = {"num_warps": launch.warps, "num_stages": stages}
         if launch.registers is not None and self.size[1] <= NARROW:
             found["maxnreg"] = launch.registers
@@ -251,7 +249,7 @@ class _Plan:
         kernels.top_kernel[(self.lines * self.chunks,)](
             *(x, self.directions, top, half, *strides, *sizes, self.scale),
             **self.blocks,
-            **self.options(self.settings.forward, self.blocks["T"]),
+            **self.options(self.settings.forward),
         )
         return top, half
 
@@ -261,12 +259,12 @@ class _Plan:
         gated, size = sums[3] is not None, wide * e + wide
         strides = [x.stride(axis) if x is not None else 0 for x in data for axis in range(3)]
         sizes = (self.heads, self.n, self.chunks, self.segments, self.steps)
-        kernels.sums_kernel[(self.lines * self.segments * (wide // self.strip),)](
+        kernels.sums_kernel[(self.lines * self.segments * (wide // self.blocks["T"]),)](
             *(*data, self.directions, *rows, *sums, *strides, *sizes),
             *(self.scale, self.amount, self.floor),
-            **{**self.blocks, "T": self.strip},
+            **self.blocks,
             **{"E": e, "KIND": self.kind, "GATED": gated, "AFTER": after},
-            **self.options(self.settings.sums, self.strip),
+            **self.options(self.settings.sums),
         )
         kernels.prefix_kernel[(self.lines, -(-size // PREFIX))](
             sums[2], sums[4], self.segments, size, BLOCK=PREFIX, GATED=gated, AFTER=after
@@ -282,7 +280,7 @@ class _Plan:
             *(*data, *rest, *strides, *sizes, *numbers),
             **self.blocks,
             **{"E": self.size[1], "KIND": self.kind, **flags},
-            **self.options(launch, self.blocks["T"]),
+            **self.options(launch),
         )
 
     def tallies(self) -> tuple[Tensor, Tensor, Tensor]:

@@ -5,8 +5,8 @@ Features come in tiles of T, so any number will do, and are made where they are 
     given φ = x    elu φ = elu(x) + 1    exp φ = exp(s·ω·x − shift)    relu φ = max(0, s·ω·x) + c
     trig φ = c [sin(s·ω·y), cos(s·ω·y)],    y = σ ∘ x / ‖x‖
 
-F is the number of features, P that rounded up to whole strips of tiles, D the width of x where
-there is an ω and 0 where there is none, E the width of values, W the tokens of a chunk.
+F is the number of features, P that rounded up to whole tiles, D the width of x where there is an ω
+and 0 where there is none, E the width of values, W the tokens of a chunk.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def top_kernel(
     line, rows = tl.program_id(0) // chunks, tl.program_id(0) % chunks * W + tl.arange(0, W)
     x = block_of(x_ptr, line, heads, x_b, x_h, x_n, rows, n, D)
     top = tl.full([W], float("-inf"), tl.float32)
-    for tile in range(0, (F + T - 1) // T):
+    for tile in range(0, P // T):
         f = tile * T + tl.arange(0, T)
         raw = tl.dot(x, tl.trans(directions_of(w_ptr, line, heads, f, P, D))) * scale
         top = tl.maximum(top, tl.max(tl.where((f < F)[None, :], raw, float("-inf")), 1))
@@ -106,11 +106,7 @@ def sums_kernel(
             share, each = share * kept, each * kept[:, None]
             sums, total = sums * tl.exp(fall), total * tl.exp(fall)
         sums = tl.dot(tl.trans(made), each.to(y.dtype), sums)
-        if T >= 64:  # as a product, without barriers, and what it reads is loaded ahead
-            same = share[:, None] + tl.zeros([1, 16], tl.float32)
-            total += tl.sum(tl.dot(tl.trans(made), same.to(y.dtype)), 1) / 16
-        else:
-            total += tl.sum(made.to(tl.float32) * share[:, None], 0)
+        total += tl.sum(made.to(tl.float32) * share[:, None], 0)
     far = far_ptr + at.to(tl.int64) * (P * E + P)
     tl.store(far + cell, sums)
     tl.store(far + P * E + f, total)
@@ -167,7 +163,7 @@ def forward_kernel(
         left = tl.exp(tl.load(span_ptr + place))
     scores, num = tl.zeros([W, W], tl.float32), tl.zeros([W, E], tl.float32)
     den = tl.zeros([W], tl.float32)
-    for tile in range(0, (F + T - 1) // T):
+    for tile in range(0, P // T):
         f = tile * T + tl.arange(0, T)
         w = directions_of(w_ptr, line, heads, f, P, D)
         raw_q = raw_tile(q, q_at, w, rows, n, f, scale, F, D)
@@ -210,10 +206,10 @@ def backward_kernel(
     segment = line.to(tl.int64) * segments + chunk // walk
     rows = chunk * W + tl.arange(0, W)
     real = (rows < n)[:, None]
-    den = numbers_of(den_ptr, line, rows, n, 1.0, True)
-    dden = numbers_of(dden_ptr, line, rows, n, 0.0, True)
     v = block_of(v_ptr, line, heads, v_b, v_h, v_n, rows, n, E)
     g = block_of(g_ptr, line, heads, g_b, g_h, g_n, rows, n, E)
+    den = numbers_of(den_ptr, line, rows, n, 1.0, True)
+    dden = numbers_of(dden_ptr, line, rows, n, 0.0, True)
     dnum = (g.to(tl.float32) / den[:, None]).to(v.dtype)
     q = block_of(q_ptr, line, heads, q_b, q_h, q_n, rows, n, D)
     q = input_of(q, unit_ptr, line, heads, D, KIND)
@@ -236,22 +232,22 @@ def backward_kernel(
     back = seen(back, since, weight, GATED).to(v.dtype)
     scores, dq = tl.zeros([W, W], tl.float32), tl.zeros([W, D if D > 0 else 16], tl.float32)
     tally = tl.zeros([W], tl.float32)
-    for tile in range(0, (F + T - 1) // T):
+    for tile in range(0, P // T):
         f = tile * T + tl.arange(0, T)
         w = directions_of(w_ptr, line, heads, f, P, D)
         raw = raw_tile(k, k_at, w, rows, n, f, scale, F, D)
-        raw_q = raw_tile(q, q_at, w, rows, n, f, scale, F, D)
         fk = features_of(raw, shift_k, f, c, F, KIND).to(v.dtype)
         s, z = sums_at(near_ptr, total_ptr, far_ptr, place, segment, left, f, P, E)
         dfq = tl.dot(dnum, tl.trans(s.to(v.dtype))) + dden[:, None] * z[None, :]
         if GATED:
             dfq = dfq * kept[:, None]
         dfq = tl.dot(back, fk, dfq)
-        fq = features_of(raw_q, shift_q, f, c, F, KIND).to(v.dtype)
+        raw = raw_tile(q, q_at, w, rows, n, f, scale, F, D)
+        fq = features_of(raw, shift_q, f, c, F, KIND).to(v.dtype)
         scores = tl.dot(fq, tl.trans(fk), scores)
         if LEARNED:
             tally += tl.sum(fq * dfq, 1)
-        dfq = slope_of(dfq, raw_q, fq, f, c, F, KIND).to(v.dtype)
+        dfq = slope_of(dfq, raw, fq, f, c, F, KIND).to(v.dtype)
         if D > 0:
             dq = tl.dot(dfq, w, dq)
         else:
@@ -268,16 +264,16 @@ def backward_kernel(
     dv, back = tl.dot(tl.trans(scores), dnum), tl.trans(back)
     dk, cross = tl.zeros([W, D if D > 0 else 16], tl.float32), 0.0
     tally = tl.zeros([W], tl.float32)
-    for tile in range(0, (F + T - 1) // T):
+    for tile in range(0, P // T):
         f = tile * T + tl.arange(0, T)
         w = directions_of(w_ptr, line, heads, f, P, D)
         raw = raw_tile(q, q_at, w, rows, n, f, scale, F, D)
-        raw_k = raw_tile(k, k_at, w, rows, n, f, scale, F, D)
         fq = features_of(raw, shift_q, f, c, F, KIND).to(v.dtype)
         r, y = sums_at(near_r_ptr, total_r_ptr, far_r_ptr, place, segment, left_r, f, P, E)
         hr = r.to(v.dtype)
         dfk = tl.dot(v, tl.trans(hr)) + y[None, :]
-        fk = features_of(raw_k, shift_k, f, c, F, KIND).to(v.dtype)
+        raw = raw_tile(k, k_at, w, rows, n, f, scale, F, D)
+        fk = features_of(raw, shift_k, f, c, F, KIND).to(v.dtype)
         if GATED:
             dfk = dfk * reach[:, None]
             dv = tl.dot((fk * reach[:, None]).to(v.dtype), hr, dv)
@@ -288,7 +284,7 @@ def backward_kernel(
         dfk = tl.dot(back, fq, dfk)
         if LEARNED or KIND == "exp":
             tally += tl.sum(fk * dfk, 1)
-        dfk = slope_of(dfk, raw_k, fk, f, c, F, KIND).to(v.dtype)
+        dfk = slope_of(dfk, raw, fk, f, c, F, KIND).to(v.dtype)
         if D > 0:
             dk = tl.dot(dfk, w, dk)
         else:
@@ -305,7 +301,7 @@ def backward_kernel(
             tl.store(dunit_ptr + place * D + tl.arange(0, D), dunit + of_scale)
         tl.store(dk_at + tl.arange(0, D)[None, :], dk.to(v.dtype), mask=real)
     if LEARNED:
-        for tile in range(0, (F + T - 1) // T):
+        for tile in range(0, P // T):
             f = tile * T + tl.arange(0, T)
             s, z = sums_at(near_ptr, total_ptr, far_ptr, place, segment, left, f, P, E)
             r, y = sums_at(near_r_ptr, total_r_ptr, far_r_ptr, place, segment, left_r, f, P, E)

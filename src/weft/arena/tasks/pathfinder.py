@@ -57,6 +57,7 @@ class Pathfinder:
     symmetries: bool = False  # images drawn while training are turned and mirrored at random
     tile: tuple[int, int] | None = None  # pixels tile by tile, (height, width); None: row by row
     shrink: int = 1  # images are drawn this many times larger, then averaged down to `size`
+    soften: int = 1  # images drawn while training are mixed with their means of soften² pixels
 
     kind: ClassVar = "classify"
     metric: ClassVar = "accuracy"
@@ -69,8 +70,15 @@ class Pathfinder:
         self._drawing(self.dashes)
         if min(self.valid, self.test) < 1 or self.seed < 0 or self.train < 0:
             raise WeftError("each split has at least one image, and a seed is 0 or more")
-        if self.train and (self.easier or self.symmetries):
-            raise WeftError("easier and symmetries are for images drawn while training: train=0")
+        if self.soften < 1 or self.size % self.soften:
+            raise WeftError(
+                f"images of {self.size}×{self.size} pixels are softened in squares that fill them; "
+                f"got soften={self.soften}"
+            )
+        if self.train and (self.easier or self.symmetries or self.soften > 1):
+            raise WeftError(
+                "easier, symmetries and soften are for images drawn while training: train=0"
+            )
         if self.tile is not None:
             object.__setattr__(self, "tile", tuple(self.tile))
             in_tiles(np.zeros((1, self.size, self.size), dtype=np.uint8), self.tile)
@@ -119,6 +127,7 @@ class Pathfinder:
             tile=self.tile,
             symmetries=self.symmetries,
             shrink=self.shrink,
+            soften=self.soften,
             threads=_threads(),
         )
 
