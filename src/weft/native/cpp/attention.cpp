@@ -80,7 +80,8 @@ void Step::rotate(const Attention& a, int64_t token, float* x) const {
     }
 }
 
-// Rows first .. first + run, four far apart at a time: memory answers four streams sooner than one.
+// Rows first .. first + run, four far apart at a time: of wide rows, memory answers four streams
+// sooner than one.
 static const int32_t* far_rows(std::vector<int32_t>& order, int64_t first, int64_t run) {
     order.resize(std::max<size_t>(order.size(), PAGE + 2));
     int32_t* made = order.data();
@@ -117,7 +118,7 @@ void Step::attend(Team& team, const Attention& a, const Sublayer& sublayer, int6
     std::vector<int32_t>& order = space_.far[team.id()];
     pages([&](int64_t slot, int64_t first, int64_t run, int64_t done) {
         Matrix keys = cache.keys(slot, head);
-        if (group == 1)
+        if (group == 1 && keys.dtype == FLOAT32)
             kernels_.dot_rows(keys, q, far_rows(order, first, run), run, &scores[done]);
         else
             kernels_.dot(keys, q, d, group, first, first + run, &scores[done], count);
@@ -129,7 +130,7 @@ void Step::attend(Team& team, const Attention& a, const Sublayer& sublayer, int6
         float total = kernels_.softmax(weights, count);
         pages([&](int64_t slot, int64_t first, int64_t run, int64_t done) {
             Matrix values = cache.values(slot, head);
-            if (group == 1)
+            if (group == 1 && values.dtype == FLOAT32)
                 return kernels_.add_rows(values, far_rows(order, first, run), weights + done, run, 0,
                                          d, sums);
             values.data = (const char*)values.data + first * d * values.width();
@@ -151,24 +152,22 @@ void Step::attend(Team& team, const Attention& a, const Sublayer& sublayer, int6
 void Step::multiply(Team& team, const Factored& f, float* y,
                     const std::function<void(int64_t first, int64_t last)>& after) {
     int64_t modules = f.modules.cols, each = f.each(), rows = tokens_ * modules;
-    int64_t tile = kernels_.tile;
     const float *x = space_.normed.get(), *d = (const float*)f.modules.data;
     const float *scales = f.mix.scales, *bias = (const float*)f.bias.data;
-    auto pack = [&](int64_t i, int64_t first, int64_t last, float* packed) {
-        int64_t row = i * tile, here = std::min(tile, rows - row), t = row / modules;
-        bool together = (row + here - 1) / modules == t;  // all of one token
+    auto pack = [&](int64_t row, int64_t count, int64_t first, int64_t last, float* packed) {
+        int64_t t = row / modules;
+        bool together = (row + count - 1) / modules == t;  // all of one token
         const float *own = x + t * dim_, *factor = d + first * modules + row % modules;
         auto fill = [&](auto width) {  // a width known to the compiler fills whole registers
-            for (int64_t k = first; k < last; k++, packed += tile, factor += modules) {
+            for (int64_t k = first; k < last; k++, packed += STRIP, factor += modules) {
                 float value = own[k] * (scales ? scales[k] : 1.0f);
                 for (int64_t r = 0; r < width; r++) packed[r] = value * factor[r];
             }
         };
-        if (together && here == 4) return fill(std::integral_constant<int64_t, 4>());
-        if (together && here == 8) return fill(std::integral_constant<int64_t, 8>());
-        if (together) return fill(here);
-        for (int64_t k = first; k < last; k++, packed += tile)
-            for (int64_t r = 0; r < here; r++)
+        if (together && count == STRIP) return fill(std::integral_constant<int64_t, STRIP>());
+        if (together) return fill(count);
+        for (int64_t k = first; k < last; k++, packed += STRIP)
+            for (int64_t r = 0; r < count; r++)
                 packed[r] = x[(row + r) / modules * dim_ + k] * (scales ? scales[k] : 1.0f) *
                             d[k * modules + (row + r) % modules];
     };
@@ -213,8 +212,8 @@ void Step::convolved_qkv(Team& team, const Sublayer& sublayer) {
                     y[row * stride + skip + m] + (shift ? shift[offset + m] : 0.0f);
     };
     panels(team, a.conv_qk, rows,
-           [&](int64_t i, int64_t first, int64_t last, float* packed) {
-               gather_inputs(a, from, a.span, a.conv_qk, i, first, last, packed);
+           [&](int64_t row, int64_t count, int64_t first, int64_t last, float* packed) {
+               gather_inputs(a, from, a.span, a.conv_qk, row, count, first, last, packed);
            },
            conv, [&](int64_t first, int64_t last) {
                spread(conv, 2 * wide, 0, a.conv_qk_bias, 0, 0, first, last);
@@ -222,8 +221,8 @@ void Step::convolved_qkv(Team& team, const Sublayer& sublayer) {
            });
     float* third = conv + rows * 2 * wide;
     panels(team, a.conv_v, rows,
-           [&](int64_t i, int64_t first, int64_t last, float* packed) {
-               gather_inputs(a, from, 1, a.conv_v, i, first, last, packed);
+           [&](int64_t row, int64_t count, int64_t first, int64_t last, float* packed) {
+               gather_inputs(a, from, 1, a.conv_v, row, count, first, last, packed);
            },
            third, [&](int64_t first, int64_t last) {
                spread(third, wide, 0, a.conv_v_bias, 2, 0, first, last);
@@ -259,25 +258,24 @@ std::vector<const float*> Step::sources(const Sublayer& sublayer) const {
 }
 
 void Step::gather_inputs(const Attention& a, const std::vector<const float*>& sources, int64_t span,
-                         const Matrix& b, int64_t tile_number, int64_t first, int64_t last,
+                         const Matrix& b, int64_t begin, int64_t count, int64_t first, int64_t last,
                          float* packed) {
-    int64_t modules = a.q.modules.cols, each = dim_ / modules, tile = kernels_.tile;
-    int64_t rows = tokens_ * modules;
-    for (int64_t r = 0; r < tile; r++) {
-        int64_t row = std::min(tile_number * tile + r, rows - 1), t = row / modules;
+    int64_t modules = a.q.modules.cols, each = dim_ / modules;
+    for (int64_t r = 0; r < count; r++) {
+        int64_t row = begin + r, t = row / modules;
         for (int64_t k = first; k < last;) {
             int64_t l = k / (span * each), shift = k / each % span - span / 2, m = k % each;
             int64_t s = row % modules + shift, run = std::min(last - k, each - m);
             const float* source = sources[t * a.length + l];
             bool here = a.length - 1 - l <= places_[t];
             source += s * (here ? a.q.mix.cols : each) + m;
-            float* to = packed + (k - first) * tile + r;
+            float* to = packed + (k - first) * STRIP + r;
             if (s < 0 || s >= modules)
-                for (int64_t i = 0; i < run; i++) to[i * tile] = 0.0f;
+                for (int64_t i = 0; i < run; i++) to[i * STRIP] = 0.0f;
             else if (b.scales)
-                for (int64_t i = 0; i < run; i++) to[i * tile] = source[i] * b.scales[k + i];
+                for (int64_t i = 0; i < run; i++) to[i * STRIP] = source[i] * b.scales[k + i];
             else
-                for (int64_t i = 0; i < run; i++) to[i * tile] = source[i];
+                for (int64_t i = 0; i < run; i++) to[i * STRIP] = source[i];
             k += run;
         }
     }

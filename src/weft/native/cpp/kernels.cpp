@@ -3,11 +3,13 @@
 
 #include <math.h>
 
+#include <type_traits>
+
 #include "lanes.h"
 
 namespace WEFT_LEVEL {
 
-constexpr int64_t AHEAD = 1024;  // bytes that are asked for before they are needed
+constexpr int64_t AHEAD = 2048;  // bytes that are asked for before they are needed
 
 template <class T>
 inline void prefetch(const T* p) {
@@ -39,12 +41,14 @@ inline void dots(const T* const* rows, const float* x, int64_t xstride, int64_t 
             Vec w = load(rows[r] + i);
             for (int t = 0; t < X; t++) sums[r][t] += w * load(x + t * xstride + i);
         }
-    for (int r = 0; r < R; r++)
-        for (int t = 0; t < X; t++) {
-            float rest = 0;
-            for (int64_t k = i; k < n; k++) rest += one(rows[r][k]) * x[t * xstride + k];
-            out[r * X + t] = sum(sums[r][t]) + rest;
-        }
+    if constexpr (R == 4 && X == 1)
+        sums_of_four(sums[0], out);
+    else
+        for (int r = 0; r < R; r++)
+            for (int t = 0; t < X; t++) out[r * X + t] = sum(sums[r][t]);
+    for (int r = 0; i < n && r < R; r++)
+        for (int t = 0; t < X; t++)
+            for (int64_t k = i; k < n; k++) out[r * X + t] += one(rows[r][k]) * x[t * xstride + k];
 }
 
 template <class T, int R, int X>
@@ -128,9 +132,29 @@ inline void add_tile(const T* const* rows, const float* weight, int64_t n, float
         for (int r = 0; r < R; r++) y[i] += weight[r] * one(rows[r][i]);
 }
 
+// Rows that fit into registers, as heads do: their sum stays there from the first row to the last.
+template <class T, int VECS>
+inline void add_narrow(const Matrix& w, const int32_t* index, const float* weight, int64_t count,
+                       int64_t first, float* y) {
+    constexpr int LINE = most<int>(LANES, 64 / sizeof(T));
+    Vec total[VECS];
+    for (int i = 0; i < VECS; i++) total[i] = load(y + i * LANES);
+    for (int64_t j = 0; j < count; j++) {
+        int64_t row = index ? index[j] : j;
+        const T* at = (const T*)w.data + row * w.cols + first;
+        for (int i = 0; i < VECS * LANES; i += LINE) prefetch(at + i);
+        Vec factor = all(weight[j] * (w.scales ? w.scales[row] : 1.0f));
+#pragma GCC unroll 8
+        for (int i = 0; i < VECS; i++) total[i] += factor * load(at + i * LANES);
+    }
+    for (int i = 0; i < VECS; i++) store(y + i * LANES, total[i]);
+}
+
 template <class T>
 void add_rows(const Matrix& w, const int32_t* index, const float* weight, int64_t count,
               int64_t first, int64_t last, float* y) {
+    if (last - first == 4 * LANES) return add_narrow<T, 4>(w, index, weight, count, first, y);
+    if (last - first == 8 * LANES) return add_narrow<T, 8>(w, index, weight, count, first, y);
     constexpr int R = 4;
     for (int64_t j = 0; j < count; j += R) {
         int here = (int)least<int64_t>(R, count - j);
@@ -154,14 +178,13 @@ constexpr int TILE = 8;
 constexpr int TILE = 4;
 #endif
 
-template <class T, int R>
+template <class T, int R, bool ASK>
 inline void panel_tile(const T* b, int64_t count, const float* a, float* c, int64_t cstride,
                        bool add, const char* soon, int64_t step) {
     constexpr int PARTS = PANEL / LANES;
     Vec sums[R][PARTS] = {};
-    for (int64_t k = 0; k < count; k++, b += PANEL, a += TILE) {
-        __builtin_prefetch(soon);
-        soon += step;
+    for (int64_t k = 0; k < count; k++, b += PANEL, a += STRIP) {
+        if (ASK) __builtin_prefetch(soon + k * step);
         Vec row[PARTS];
 #pragma GCC unroll 4
         for (int part = 0; part < PARTS; part++) row[part] = load(b + part * LANES);
@@ -179,20 +202,42 @@ inline void panel_tile(const T* b, int64_t count, const float* a, float* c, int6
         }
 }
 
+// All rows of a strip against numbers that stay near, a share of what comes next asked for by each.
+template <class T, bool ASK>
+inline void panel_strip(const T* b, int64_t count, const float* a, int rows, float* c,
+                        int64_t cstride, bool add, const char* soon, int64_t step) {
+    int r = 0;
+    auto take = [&](auto tile) {
+        for (; r + tile <= rows; r += tile)
+            panel_tile<T, tile, ASK>(b, count, a + r, c + r * cstride, cstride, add,
+                                     soon + r * count * step, tile * step);
+    };
+    take(std::integral_constant<int, TILE>());
+    take(std::integral_constant<int, 4>());
+    take(std::integral_constant<int, 2>());
+    take(std::integral_constant<int, 1>());
+}
+
 template <class T>
 void panel(const Matrix& b, int64_t p, int64_t first, int64_t last, const float* a, int rows,
            float* c, int64_t cstride, bool add, int64_t part, int64_t parts) {
     const T* at = (const T*)b.data + (p * b.rows + first) * PANEL;
-    int64_t count = last - first, step = PANEL * (int64_t)sizeof(T) / parts;
-    const char* soon = (const char*)(at + count * PANEL) + part * count * step;
-    if (rows == TILE) return panel_tile<T, TILE>(at, count, a, c, cstride, add, soon, step);
-    int r = 0;
-    for (; r + 4 <= rows; r += 4)
-        panel_tile<T, 4>(at, count, a + r, c + r * cstride, cstride, add, soon, step);
-    for (; r + 2 <= rows; r += 2)
-        panel_tile<T, 2>(at, count, a + r, c + r * cstride, cstride, add, soon, step);
-    for (; r < rows; r++)
-        panel_tile<T, 1>(at, count, a + r, c + r * cstride, cstride, add, soon, step);
+    int64_t count = last - first, bytes = PANEL * (int64_t)sizeof(T);
+    const char* soon = (const char*)(at + count * PANEL) + part * count * bytes / parts;
+    if (sizeof(T) == sizeof(float) || rows <= TILE)
+        return panel_strip<T, true>(at, count, a, rows, c, cstride, add, soon,
+                                    bytes / parts / rows);
+    // Narrow numbers are widened once for all tiles of the strip.
+    constexpr int64_t DEPTH = 256;
+    float wide[DEPTH * PANEL];
+    for (int64_t done = 0; done < count; done += DEPTH, a += DEPTH * STRIP) {
+        int64_t here = least(DEPTH, count - done);
+        for (int64_t k = 0; k < here; k++, at += PANEL) {
+            __builtin_prefetch(soon + (done + k) * bytes / parts);
+            for (int i = 0; i < PANEL; i += LANES) store(wide + k * PANEL + i, load(at + i));
+        }
+        panel_strip<float, false>(wide, here, a, rows, c, cstride, add || done, nullptr, 0);
+    }
 }
 
 #define BY_DTYPE(function, dtype, ...)                                  \
@@ -221,17 +266,25 @@ static void any_panel(const Matrix& b, int64_t p, int64_t first, int64_t last, c
 }
 
 static float softmax(float* scores, int64_t count) {
-    float largest = scores[0];
-    for (int64_t i = 1; i < count; i++) largest = most(largest, scores[i]);
-    Vec total = {};
+    float top = scores[0];
     int64_t i = 0;
-    for (; i + LANES <= count; i += LANES) {
-        Vec e = exp_lanes(load(scores + i) - largest);
+    if (count >= LANES) {
+        Vec tops = load(scores);
+        for (; i + LANES <= count; i += LANES) {
+            Vec v = load(scores + i);
+            tops = v > tops ? v : tops;
+        }
+        for (int l = 0; l < LANES; l++) top = most(top, tops[l]);
+    }
+    for (; i < count; i++) top = most(top, scores[i]);
+    Vec total = {};
+    for (i = 0; i + LANES <= count; i += LANES) {
+        Vec e = exp_lanes(load(scores + i) - top);
         store(scores + i, e);
         total += e;
     }
     float rest = 0;
-    for (; i < count; i++) rest += scores[i] = expf(scores[i] - largest);
+    for (; i < count; i++) rest += scores[i] = expf(scores[i] - top);
     return sum(total) + rest;
 }
 

@@ -18,10 +18,11 @@ struct Matrix {
 };
 
 constexpr int PANEL = 16;  // columns that lie together in a panel matrix
+constexpr int STRIP = 16;  // rows that lie together in what a panel is multiplied by: a cache line
 
 struct Kernels {
     const char* level;
-    int tile;  // rows of `a` that one call of `panel` takes
+    int tile;  // rows of a strip that `panel` takes at a time
     // y[t * ystride + r - first] = W_r . x_t for r in [first, last), t < tokens
     void (*dot)(const Matrix& w, const float* x, int64_t xstride, int64_t tokens, int64_t first,
                 int64_t last, float* y, int64_t ystride);
@@ -30,8 +31,8 @@ struct Kernels {
     // y[c - first] += sum_j weight[j] * W_{index[j], c}; index == nullptr: row j
     void (*add_rows)(const Matrix& w, const int32_t* index, const float* weight, int64_t count,
                      int64_t first, int64_t last, float* y);
-    // c[r * cstride + 0..15] = or += sum_k a[k * tile + r] * panel p of b, rows first..last of b;
-    // asks for the part-th of `parts` equal shares of the rows behind `last` on the way
+    // c[r * cstride + 0..15] = or += sum_k a[k * STRIP + r] * panel p of b, rows first..last of b,
+    // for r < rows; asks for the part-th of `parts` equal shares of the rows behind `last` on the way
     void (*panel)(const Matrix& b, int64_t p, int64_t first, int64_t last, const float* a, int rows,
                   float* c, int64_t cstride, bool add, int64_t part, int64_t parts);
     // scores -> e^(scores - largest); returns their sum

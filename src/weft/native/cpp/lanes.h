@@ -90,6 +90,24 @@ inline float sum(Vec v) {
 #endif
 }
 
+// The sums of four, side by side: half the work of four times `sum`.
+inline void sums_of_four(const Vec* v, float* out) {
+#if defined(__AVX2__)
+    __m256 half[4];
+    for (int r = 0; r < 4; r++)
+#if defined(__AVX512F__)
+        half[r] = _mm256_add_ps(_mm512_castps512_ps256((__m512)v[r]),
+                                _mm512_extractf32x8_ps((__m512)v[r], 1));
+#else
+        half[r] = (__m256)v[r];
+#endif
+    __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(half[0], half[1]), _mm256_hadd_ps(half[2], half[3]));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
+#else
+    for (int r = 0; r < 4; r++) out[r] = sum(v[r]);
+#endif
+}
+
 // e^x for x <= 0 to about one unit in the last place: 2^n times a polynomial (Cephes).
 inline Vec exp_lanes(Vec x) {
     x = x < -87.0f ? all(-87.0f) : x;

@@ -50,29 +50,27 @@ void Step::output(Team& team, const float* x) {
 // scores[s, m] = sum_i x_i D[i, s] E[i, m]: threads share out the panels, since there are few rows.
 void Step::factored_output(Team& team) {
     const Matrix& e = model_.output;
-    int64_t modules = model_.header.modules, each = model_.vocab() / modules, tile = kernels_.tile;
-    int64_t rows = call_.outputs * modules, tiles = (rows + tile - 1) / tile;
+    int64_t modules = model_.header.modules, each = model_.vocab() / modules;
+    int64_t rows = call_.outputs * modules, strips = (rows + STRIP - 1) / STRIP;
     const float *x = space_.normed.get(), *d = (const float*)model_.output_modules.data;
     const float* bias = (const float*)model_.output_bias.data;
     std::vector<float>& packed = space_.packed[team.id()];
-    packed.resize(std::max<size_t>(packed.size(), tiles * dim_ * tile));
+    packed.resize(std::max<size_t>(packed.size(), strips * dim_ * STRIP));
     for (int64_t k = 0; k < dim_; k++) {
         float factor = e.scales ? e.scales[k] : 1.0f;
-        for (int64_t row = 0; row < tiles * tile; row++) {
-            int64_t real = std::min(row, rows - 1);
-            packed[(row / tile * dim_ + k) * tile + row % tile] =
-                x[real / modules * dim_ + k] * d[k * modules + real % modules] * factor;
-        }
+        for (int64_t row = 0; row < rows; row++)
+            packed[(row / STRIP * dim_ + k) * STRIP + row % STRIP] =
+                x[row / modules * dim_ + k] * d[k * modules + row % modules] * factor;
     }
     for (int64_t p; (p = team.next()) < e.cols / PANEL;) {
         int64_t first = p * PANEL, count = std::min<int64_t>(PANEL, each - first);
-        float piece[PANEL * 16];
-        for (int64_t i = 0; i < tiles; i++) {
-            int64_t here = std::min(tile, rows - i * tile);
-            kernels_.panel(e, p, 0, dim_, &packed[i * dim_ * tile], (int)here, piece, PANEL, false, i,
-                           tiles);
+        float piece[PANEL * STRIP];
+        for (int64_t i = 0; i < strips; i++) {
+            int64_t here = std::min<int64_t>(STRIP, rows - i * STRIP);
+            kernels_.panel(e, p, 0, dim_, &packed[i * dim_ * STRIP], (int)here, piece, PANEL, false, i,
+                           strips);
             for (int64_t r = 0; r < here; r++) {
-                int64_t at = (i * tile + r) * each + first;
+                int64_t at = (i * STRIP + r) * each + first;
                 for (int64_t c = 0; c < count; c++)
                     call_.scores[at + c] =
                         piece[r * PANEL + c] + (bias ? bias[(at + c) % model_.vocab()] : 0.0f);

@@ -181,24 +181,31 @@ void Step::add(Team& team, const Matrix& w, const Matrix& bias, const float* x, 
     team.barrier();
 }
 
-// c (rows, b.cols) = a b, a thread's rows at a time; `pack` writes tiles of a, scales of b included.
+// c (rows, b.cols) = a b, a thread's rows at a time; `pack` writes strips of a, scales of b included.
 void Step::panels(Team& team, const Matrix& b, int64_t rows, const Pack& pack, float* c,
                   const std::function<void(int64_t first, int64_t last)>& after) {
     constexpr int64_t depth = 256;  // a panel's part of this depth stays in the nearest cache
     int64_t tile = kernels_.tile, tiles = (rows + tile - 1) / tile;
-    int64_t begin = tiles * team.id() / team.size(), end = tiles * (team.id() + 1) / team.size();
+    int64_t begin = tiles * team.id() / team.size() * tile;
+    int64_t end = std::min(tiles * (team.id() + 1) / team.size() * tile, rows);
+    int64_t strips = (end - begin + STRIP - 1) / STRIP;
     std::vector<float>& packed = space_.packed[team.id()];
-    packed.resize(std::max<size_t>(packed.size(), (end - begin) * depth * tile));
+    packed.resize(std::max<size_t>(packed.size(), strips * depth * STRIP));
     for (int64_t first = 0; first < b.rows; first += depth) {
         int64_t last = std::min(first + depth, b.rows);
-        for (int64_t i = begin; i < end; i++) pack(i, first, last, &packed[(i - begin) * depth * tile]);
+        auto each = [&](auto&& visit) {
+            for (int64_t i = 0; i < strips; i++) {
+                int64_t row = begin + i * STRIP;
+                visit(i, row, std::min<int64_t>(STRIP, end - row), &packed[i * depth * STRIP]);
+            }
+        };
+        each([&](int64_t, int64_t row, int64_t here, float* a) { pack(row, here, first, last, a); });
         for (int64_t p = 0; p < b.cols / PANEL; p++)
-            for (int64_t i = begin; i < end; i++)
-                kernels_.panel(b, p, first, last, &packed[(i - begin) * depth * tile],
-                               (int)std::min(tile, rows - i * tile),
-                               c + i * tile * b.cols + p * PANEL, b.cols, first > 0, i - begin,
-                               end - begin);
+            each([&](int64_t i, int64_t row, int64_t here, const float* a) {
+                kernels_.panel(b, p, first, last, a, (int)here, c + row * b.cols + p * PANEL, b.cols,
+                               first > 0, i, strips);
+            });
     }
-    if (end > begin) after(begin * tile, std::min(end * tile, rows));
+    if (end > begin) after(begin, end);
     team.barrier();
 }

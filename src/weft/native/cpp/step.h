@@ -39,7 +39,8 @@ class Step {
 
   private:
     using After = std::function<void(int64_t token, int64_t first, int64_t last)>;
-    using Pack = std::function<void(int64_t tile, int64_t first, int64_t last, float* a)>;
+    // Numbers first .. last of `count` rows, at most a strip of them.
+    using Pack = std::function<void(int64_t row, int64_t count, int64_t first, int64_t last, float* a)>;
     struct Streams { float *x, *into; };  // what a branch reads, and what it is added to
 
     void embed(Team& team);
@@ -56,7 +57,8 @@ class Step {
     void factored_qkv(Team& team, const Attention& a);
     void convolved_qkv(Team& team, const Sublayer& sublayer);
     void gather_inputs(const Attention& a, const std::vector<const float*>& sources, int64_t span,
-                       const Matrix& b, int64_t tile, int64_t first, int64_t last, float* packed);
+                       const Matrix& b, int64_t row, int64_t count, int64_t first, int64_t last,
+                       float* packed);
     std::vector<const float*> sources(const Sublayer& sublayer) const;
     void rotate(const Attention& a, int64_t token, float* x) const;
     void attend(Team& team, const Attention& a, const Sublayer& sublayer, int64_t token,
