@@ -156,16 +156,10 @@ void Step::multiply(Team& team, const Factored& f, float* y,
     const float *scales = f.mix.scales, *bias = (const float*)f.bias.data;
     auto pack = [&](int64_t row, int64_t count, int64_t first, int64_t last, float* packed) {
         int64_t t = row / modules;
-        bool together = (row + count - 1) / modules == t;  // all of one token
-        const float *own = x + t * dim_, *factor = d + first * modules + row % modules;
-        auto fill = [&](auto width) {  // a width known to the compiler fills whole registers
-            for (int64_t k = first; k < last; k++, packed += STRIP, factor += modules) {
-                float value = own[k] * (scales ? scales[k] : 1.0f);
-                for (int64_t r = 0; r < width; r++) packed[r] = value * factor[r];
-            }
-        };
-        if (together && count == STRIP) return fill(std::integral_constant<int64_t, STRIP>());
-        if (together) return fill(count);
+        if ((row + count - 1) / modules == t)  // all of one token
+            return kernels_.strip(x + t * dim_ + first, scales ? scales + first : nullptr,
+                                  d + first * modules + row % modules, modules, last - first,
+                                  (int)count, packed);
         for (int64_t k = first; k < last; k++, packed += STRIP)
             for (int64_t r = 0; r < count; r++)
                 packed[r] = x[(row + r) / modules * dim_ + k] * (scales ? scales[k] : 1.0f) *

@@ -89,7 +89,7 @@ static void put(const Matrix& m, int64_t row, const float* x) {
         ((float*)m.scales)[row] = scale;
         for (int64_t i = 0; i < n; i++)
             ((int8_t*)m.data)[row * n + i] =
-                (int8_t)std::nearbyint(std::min(127.0f, std::max(-127.0f, x[i] / scale)));
+                (int8_t)std::lrint(std::min(127.0f, std::max(-127.0f, x[i] / scale)));
     }
 }
 

@@ -178,6 +178,17 @@ constexpr int TILE = 8;
 constexpr int TILE = 4;
 #endif
 
+static void strip(const float* x, const float* scales, const float* d, int64_t stride,
+                  int64_t count, int rows, float* a) {
+    for (int64_t k = 0; k < count; k++, d += stride, a += STRIP) {
+        float value = scales ? x[k] * scales[k] : x[k];
+        if (rows == STRIP)
+            for (int r = 0; r < STRIP; r += LANES) store(a + r, value * load(d + r));
+        else
+            for (int r = 0; r < rows; r++) a[r] = value * d[r];
+    }
+}
+
 template <class T, int R, bool ASK>
 inline void panel_tile(const T* b, int64_t count, const float* a, float* c, int64_t cstride,
                        bool add, const char* soon, int64_t step) {
@@ -326,7 +337,7 @@ static float read(const float* data, int64_t count) {
 #define NAME(name) TEXT(name)
 
 extern const Kernels table;
-const Kernels table = {NAME(WEFT_LEVEL), TILE,      any_dot, any_dot_rows,
-                       any_add_rows,     any_panel, softmax, norm, read};
+const Kernels table = {NAME(WEFT_LEVEL), TILE,      any_dot, any_dot_rows, any_add_rows,
+                       strip,            any_panel, softmax, norm,         read};
 
 }  // namespace WEFT_LEVEL

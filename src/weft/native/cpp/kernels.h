@@ -31,6 +31,9 @@ struct Kernels {
     // y[c - first] += sum_j weight[j] * W_{index[j], c}; index == nullptr: row j
     void (*add_rows)(const Matrix& w, const int32_t* index, const float* weight, int64_t count,
                      int64_t first, int64_t last, float* y);
+    // a[k * STRIP + r] = x[k] * scales[k] * d[k * stride + r] for k < count, r < rows; scales may miss
+    void (*strip)(const float* x, const float* scales, const float* d, int64_t stride,
+                  int64_t count, int rows, float* a);
     // c[r * cstride + 0..15] = or += sum_k a[k * STRIP + r] * panel p of b, rows first..last of b,
     // for r < rows; asks for the part-th of `parts` equal shares of the rows behind `last` on the way
     void (*panel)(const Matrix& b, int64_t p, int64_t first, int64_t last, const float* a, int rows,
