@@ -42,6 +42,10 @@ SPARSE = {
     "conv_post": {"norm": Norm(place="post")},
     "terraformer": {"recompute": "reversible", "positions": Rope()},
     "factored_output": {"output": SparseOutput(modules=3), "tied": False},
+    "deep": {  # products over more than 256 numbers, heads of 64, strips of 16 and 4 modules
+        **{"dim": 320, "heads": 5, "projection": "multiplicative_conv(modules=20)"},
+        **{"output": SparseOutput(modules=6), "tied": False},
+    },
 }
 
 
@@ -73,6 +77,17 @@ def test_scores_equal_those_of_torch(name, dtype):
     model = native.compile(made(name), dtype=dtype)
     ids = torch.randint(VOCAB, (2, 24))
     assert distance(model, model.as_torch(), ids, [1, 1, 6, 15, 1]) < 8
+
+
+def test_large_scores_do_not_overflow():
+    """The largest of all scores is taken off, wherever it stands: e to the others is at most 1."""
+    model = made("dense")
+    with torch.no_grad():
+        for sublayer in model.trunk.stack.sublayers:
+            if sublayer.letter == "s":
+                sublayer.body.project.to_q.weight.mul_(300)
+    ids = torch.randint(VOCAB, (2, 60))
+    assert distance(native.compile(model), model, ids, [59, 1]) < 8
 
 
 @pytest.mark.parametrize("name", ["dense", "conv"])
