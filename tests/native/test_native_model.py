@@ -43,8 +43,11 @@ SPARSE = {
     "terraformer": {"recompute": "reversible", "positions": Rope()},
     "factored_output": {"output": SparseOutput(modules=3), "tied": False},
     "deep": {  # products over more than 256 numbers, heads of 64, strips of 16 and 4 modules
-        **{"dim": 320, "heads": 5, "projection": "multiplicative_conv(modules=20)"},
-        **{"output": SparseOutput(modules=6), "tied": False},
+        "dim": 320,
+        "heads": 5,
+        "projection": "multiplicative_conv(modules=20)",
+        "output": SparseOutput(modules=6),
+        "tied": False,
     },
 }
 

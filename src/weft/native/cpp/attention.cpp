@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <type_traits>
 
 #include "step.h"
 
@@ -148,22 +147,27 @@ void Step::attend(Team& team, const Attention& a, const Sublayer& sublayer, int6
     }
 }
 
+// packed[k, r] = x_k D[k, s] scales[k] for `count` rows, which are (token, module), and k from first to last.
+void Step::pack_factors(const float* x, const Matrix& d, const float* scales, int64_t row,
+                        int64_t count, int64_t first, int64_t last, float* packed) const {
+    int64_t modules = d.cols;
+    const float* factors = (const float*)d.data + first * modules;
+    for (int64_t r = 0; r < count;) {  // a token's rows at a time
+        int64_t t = (row + r) / modules, s = (row + r) % modules;
+        int64_t here = std::min(count - r, modules - s);
+        kernels_.strip(x + t * dim_ + first, scales ? scales + first : nullptr, factors + s, modules,
+                       last - first, (int)here, packed + r);
+        r += here;
+    }
+}
+
 // y (tokens, modules, panels) of the normed tokens: y[s, m] = sum_i x_i D[i, s] E[i, m] + bias.
 void Step::multiply(Team& team, const Factored& f, float* y,
                     const std::function<void(int64_t first, int64_t last)>& after) {
     int64_t modules = f.modules.cols, each = f.each(), rows = tokens_ * modules;
-    const float *x = space_.normed.get(), *d = (const float*)f.modules.data;
-    const float *scales = f.mix.scales, *bias = (const float*)f.bias.data;
+    const float* bias = (const float*)f.bias.data;
     auto pack = [&](int64_t row, int64_t count, int64_t first, int64_t last, float* packed) {
-        int64_t t = row / modules;
-        if ((row + count - 1) / modules == t)  // all of one token
-            return kernels_.strip(x + t * dim_ + first, scales ? scales + first : nullptr,
-                                  d + first * modules + row % modules, modules, last - first,
-                                  (int)count, packed);
-        for (int64_t k = first; k < last; k++, packed += STRIP)
-            for (int64_t r = 0; r < count; r++)
-                packed[r] = x[(row + r) / modules * dim_ + k] * (scales ? scales[k] : 1.0f) *
-                            d[k * modules + (row + r) % modules];
+        pack_factors(space_.normed.get(), f.modules, f.mix.scales, row, count, first, last, packed);
     };
     panels(team, f.mix, rows, pack, y, [&](int64_t first, int64_t last) {
         for (int64_t row = first; bias && row < last; row++)

@@ -239,7 +239,6 @@ void panel(const Matrix& b, int64_t p, int64_t first, int64_t last, const float*
         return panel_strip<T, true>(at, count, a, rows, c, cstride, add, soon,
                                     bytes / parts / rows);
     // Narrow numbers are widened once for all tiles of the strip.
-    constexpr int64_t DEPTH = 256;
     float wide[DEPTH * PANEL];
     for (int64_t done = 0; done < count; done += DEPTH, a += DEPTH * STRIP) {
         int64_t here = least(DEPTH, count - done);

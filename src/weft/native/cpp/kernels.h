@@ -19,6 +19,7 @@ struct Matrix {
 
 constexpr int PANEL = 16;  // columns that lie together in a panel matrix
 constexpr int STRIP = 16;  // rows that lie together in what a panel is multiplied by: a cache line
+constexpr int64_t DEPTH = 256;  // rows of a panel that stay in the nearest cache
 
 struct Kernels {
     const char* level;
@@ -31,7 +32,7 @@ struct Kernels {
     // y[c - first] += sum_j weight[j] * W_{index[j], c}; index == nullptr: row j
     void (*add_rows)(const Matrix& w, const int32_t* index, const float* weight, int64_t count,
                      int64_t first, int64_t last, float* y);
-    // a[k * STRIP + r] = x[k] * scales[k] * d[k * stride + r] for k < count, r < rows; scales may miss
+    // a[k * STRIP + r] = x[k] * scales[k] * d[k * stride + r] for k < count, r < rows; scales or nullptr
     void (*strip)(const float* x, const float* scales, const float* d, int64_t stride,
                   int64_t count, int rows, float* a);
     // c[r * cstride + 0..15] = or += sum_k a[k * STRIP + r] * panel p of b, rows first..last of b,

@@ -52,16 +52,12 @@ void Step::factored_output(Team& team) {
     const Matrix& e = model_.output;
     int64_t modules = model_.header.modules, each = model_.vocab() / modules;
     int64_t rows = call_.outputs * modules, strips = (rows + STRIP - 1) / STRIP;
-    const float *x = space_.normed.get(), *d = (const float*)model_.output_modules.data;
     const float* bias = (const float*)model_.output_bias.data;
     std::vector<float>& packed = space_.packed[team.id()];
     packed.resize(std::max<size_t>(packed.size(), strips * dim_ * STRIP));
-    for (int64_t k = 0; k < dim_; k++) {
-        float factor = e.scales ? e.scales[k] : 1.0f;
-        for (int64_t row = 0; row < rows; row++)
-            packed[(row / STRIP * dim_ + k) * STRIP + row % STRIP] =
-                x[row / modules * dim_ + k] * d[k * modules + row % modules] * factor;
-    }
+    for (int64_t i = 0; i < strips; i++)
+        pack_factors(space_.normed.get(), model_.output_modules, e.scales, i * STRIP,
+                     std::min<int64_t>(STRIP, rows - i * STRIP), 0, dim_, &packed[i * dim_ * STRIP]);
     for (int64_t p; (p = team.next()) < e.cols / PANEL;) {
         int64_t first = p * PANEL, count = std::min<int64_t>(PANEL, each - first);
         float piece[PANEL * STRIP];

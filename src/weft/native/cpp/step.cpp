@@ -184,19 +184,18 @@ void Step::add(Team& team, const Matrix& w, const Matrix& bias, const float* x, 
 // c (rows, b.cols) = a b, a thread's rows at a time; `pack` writes strips of a, scales of b included.
 void Step::panels(Team& team, const Matrix& b, int64_t rows, const Pack& pack, float* c,
                   const std::function<void(int64_t first, int64_t last)>& after) {
-    constexpr int64_t depth = 256;  // a panel's part of this depth stays in the nearest cache
     int64_t tile = kernels_.tile, tiles = (rows + tile - 1) / tile;
     int64_t begin = tiles * team.id() / team.size() * tile;
     int64_t end = std::min(tiles * (team.id() + 1) / team.size() * tile, rows);
     int64_t strips = (end - begin + STRIP - 1) / STRIP;
     std::vector<float>& packed = space_.packed[team.id()];
-    packed.resize(std::max<size_t>(packed.size(), strips * depth * STRIP));
-    for (int64_t first = 0; first < b.rows; first += depth) {
-        int64_t last = std::min(first + depth, b.rows);
+    packed.resize(std::max<size_t>(packed.size(), strips * DEPTH * STRIP));
+    for (int64_t first = 0; first < b.rows; first += DEPTH) {
+        int64_t last = std::min(first + DEPTH, b.rows);
         auto each = [&](auto&& visit) {
             for (int64_t i = 0; i < strips; i++) {
                 int64_t row = begin + i * STRIP;
-                visit(i, row, std::min<int64_t>(STRIP, end - row), &packed[i * depth * STRIP]);
+                visit(i, row, std::min<int64_t>(STRIP, end - row), &packed[i * DEPTH * STRIP]);
             }
         };
         each([&](int64_t, int64_t row, int64_t here, float* a) { pack(row, here, first, last, a); });

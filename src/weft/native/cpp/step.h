@@ -54,6 +54,8 @@ class Step {
     void attention(Team& team, const Sublayer& sublayer, Streams streams);
     void multiply(Team& team, const Factored& f, float* y,
                   const std::function<void(int64_t first, int64_t last)>& after);
+    void pack_factors(const float* x, const Matrix& d, const float* scales, int64_t row, int64_t count,
+                      int64_t first, int64_t last, float* packed) const;
     void factored_qkv(Team& team, const Attention& a);
     void convolved_qkv(Team& team, const Sublayer& sublayer);
     void gather_inputs(const Attention& a, const std::vector<const float*>& sources, int64_t span,
