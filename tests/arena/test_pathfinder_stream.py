@@ -115,6 +115,12 @@ def test_a_source_says_what_it_draws():
     changes = [{"easier": other}, {"symmetries": True}, {"shrink": 2}, {"soften": 2}, {"seed": 4}]
     texts = [str(dataclasses.replace(PLAIN, **change)) for change in changes]
     assert len({str(PLAIN), *texts}) == len(changes) + 1, texts
+    own, large = (Drawing.of(size=size, dashes=2) for size in (64, 128))
+    drawn = (
+        dataclasses.replace(PLAIN, drawing=own),
+        dataclasses.replace(PLAIN, drawing=large, shrink=2),
+    )
+    assert str(drawn[0]) != str(drawn[1]), "both 64×64"
 
 
 def test_tiles_stand_one_after_another():
