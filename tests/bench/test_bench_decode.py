@@ -262,7 +262,7 @@ def test_the_verb(tmp_path, monkeypatch):
 def test_tables_say_what_was_multiplied():
     rows = small(timed=2).run()
     table = decode_table(rows)
-    assert any("2 of 3 layers timed and multiplied" in note for note in table.notes)
+    assert any("batch 1: 2 of 3 layers timed and multiplied" in note for note in table.notes)
     assert table.cells[0][4] == "dense"
     assert table.cells[1][4].endswith("×")
     parts = decode_parts_table(rows)

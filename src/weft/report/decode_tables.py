@@ -86,11 +86,15 @@ def _title(rows: Sequence[Row]) -> str:
 
 def _notes(rows: Sequence[Row]) -> list[str]:
     notes = ["a ratio counts against the better dense model; those in brackets do not"]
-    for name, timed, layers in dict.fromkeys(
-        (row["model"], row["layers_timed"], row["layers"]) for row in rows if row["scaled"]
-    ):
+    scaled: dict[tuple[str, int, int], list[str]] = {}
+    for row in rows:
+        if row["scaled"]:
+            batches = scaled.setdefault((row["model"], row["layers_timed"], row["layers"]), [])
+            batches.append(str(row["batch"]))
+    for (name, timed, layers), batches in scaled.items():
         notes.append(
-            f"{name}: {timed} of {layers} layers timed and multiplied, the output layer added once"
+            f"{name}, batch {', '.join(dict.fromkeys(batches))}: {timed} of {layers} layers timed "
+            "and multiplied, the output layer added once"
         )
     failed = dict.fromkeys((row["case"], row["error"]) for row in rows if row["error"])
     return notes + [f"{case}: {reason}" for case, reason in failed]
