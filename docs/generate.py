@@ -311,7 +311,10 @@ def result_sections() -> dict[Path, dict[str, str]]:
     return {
         DOCS / "speed.md": tables,
         ROOT / "README.md": {"results": summary(chosen)},
-        DOCS / "lra.md": {"lra_speed": lra_speed_table(found["h200_lra_text_speed"])},
+        DOCS / "lra.md": {
+            "lra_speed": lra_speed_table(found["h200_lra_text_speed"]),
+            "pathx": curriculum_table(found["h200_pathx"]),
+        },
         DOCS / "decode.md": {"decode": decode_section(found.get("decode"))},
         DOCS / "native.md": {"quantise": quantise_table(found["cpu_quantise"])},
         DOCS / "early-exit.md": exit_sections(found),
@@ -461,6 +464,29 @@ def lra_speed_table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def curriculum_table(rows: list[dict[str, Any]]) -> str:
+    """The phases of one training, when each ended and what it scored; the test at last."""
+    run, *rest = rows
+    lines = ["| phase | steps | seconds, from the start | validation |", "|---|---:|---:|---:|"]
+    begin = 0
+    for at, name in enumerate(run["phases"]):
+        last = [row for row in rest if row["phase"] == at and row["kind"] == "valid"][-1]
+        steps = last["step"] - begin
+        lines.append(f"| {name} | {steps:,} | {last['seconds']:,.0f} | {last['score']:.3f} |")
+        begin = last["step"]
+    scored = next(row for row in rest if (row["kind"], row["step"]) == ("valid", run["best_step"]))
+    share = run["test_accuracy"]
+    lines += [
+        "",
+        f"Best by validation: step {run['best_step']:,}, after {scored['seconds']:,.0f} seconds. "
+        f"On {run['test_count']:,} images of the test split it is right in **{share:.2%}**; one "
+        f"answer to all is right in {run['majority']:.1%}, brightness alone in "
+        f"{run['brightness']:.1%}. {run['parameters'] / 1e6:.2f} million parameters, "
+        f"{run['peak_bytes'] / 2**30:.1f} GiB, {run['device_name']}.",
+    ]
+    return "\n".join(lines)
+
+
 def summary(runs: list[list[dict[str, Any]]]) -> str:
     """How many times faster than dense, forward and backward, by length; and the memory."""
     lengths = sorted({row["length"] for rows in runs for row in rows})
@@ -510,12 +536,18 @@ def draw(name: str, folder: Path = DOCS / "pictures") -> Path:
 
 
 def draw_results() -> None:
-    """Plot the time and memory of every mechanism over length."""
-    from weft.report.plots import draw_bench
+    """Plot the time and memory of every mechanism over length, and how Path-X was learned."""
+    from weft.report.plots import draw_bench, draw_curriculum
     from weft.rows import read
 
-    figure = draw_bench(read(RESULTS / "h200_bidirectional_graph.jsonl"))
-    figure.savefig(DOCS / "plots" / "speed_h200.png", dpi=DOTS_PER_INCH, bbox_inches="tight")
+    run, *rest = read(RESULTS / "h200_pathx.jsonl")
+    plots = {
+        "speed_h200": draw_bench(read(RESULTS / "h200_bidirectional_graph.jsonl")),
+        "pathx": draw_curriculum(rest, run["phases"]),
+    }
+    for name, figure in plots.items():
+        path = DOCS / "plots" / f"{name}.png"
+        figure.savefig(path, dpi=DOTS_PER_INCH, bbox_inches="tight")
 
 
 def written() -> dict[Path, dict[str, str]]:

@@ -7,7 +7,7 @@ from bench_rows import row, some_rows
 
 from weft.errors import WeftError
 from weft.report import plot_bench
-from weft.report.plots import draw_bench
+from weft.report.plots import draw_bench, draw_curriculum
 
 
 def lines_of(axes):
@@ -56,3 +56,18 @@ def test_without_matplotlib_the_way_out_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(WeftError, match=r'pip install "weft\[plot\]"'):
         plot_bench(some_rows(), tmp_path / "bench.png")
+
+
+def test_a_curriculum_shows_both_curves_and_every_phase():
+    rows = [
+        {"kind": "train", "phase": 0, "seconds": 30, "accuracy": 0.5},
+        {"kind": "valid", "phase": 0, "seconds": 60, "score": 0.9},
+        {"kind": "train", "phase": 1, "seconds": 150, "accuracy": 0.6},
+        {"kind": "valid", "phase": 1, "seconds": 180, "score": 0.8},
+    ]
+    (axes,) = draw_curriculum(rows, ["short paths", "long paths"]).axes
+    curves = {line.get_label(): line.get_xydata().tolist() for line in axes.get_lines()}
+    assert curves["training batches"] == [[0.5, 0.5], [2.5, 0.6]]
+    assert curves["validation"] == [[1, 0.9], [3, 0.8]]
+    assert {"1  short paths", "2  long paths"} <= curves.keys()
+    assert [(shade.get_x(), shade.get_width()) for shade in axes.patches] == [(0, 1), (1, 2)]

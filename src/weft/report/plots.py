@@ -38,19 +38,13 @@ def plot_bench(rows: Sequence[Row], path: str | Path) -> None:
 
 def draw_bench(rows: Sequence[Row]) -> Any:
     """The plot as a matplotlib figure: a panel per measure that has numbers."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as cause:
-        raise WeftError(
-            'a plot needs matplotlib, which is not installed; pip install "weft[plot]"'
-        ) from cause
     measured = [row for row in rows if row.get(MEASURES[row["measure"]]) is not None]
     if not measured:
         raise WeftError("there is nothing to plot: no row holds a number")
     present = {row["measure"] for row in measured}
     shown = [measure for measure in MEASURES if measure in present]
     styles = _styles(measured)
-    figure = Figure(figsize=(5.2 * len(shown) + 0.4, 4.6), facecolor="white")
+    figure = _figure(5.2 * len(shown) + 0.4, 4.6)
     panels = figure.subplots(1, len(shown), squeeze=False)[0]
     for axes, measure in zip(panels, shown, strict=True):
         _panel(axes, [row for row in measured if row["measure"] == measure], measure, styles)
@@ -67,6 +61,39 @@ def draw_bench(rows: Sequence[Row]) -> Any:
     figure.suptitle(_title(measured), x=0.02, ha="left", size=11)
     figure.tight_layout(rect=(0, 0, 1, 0.98))
     return figure
+
+
+def draw_curriculum(rows: Sequence[Row], phases: Sequence[str]) -> Any:
+    """Validation and training accuracy over minutes; shades part the phases, numbers name them."""
+    figure = _figure(9.6, 4.2)
+    axes = figure.subplots()
+    for kind, key, colour in (("train", "accuracy", "#bbbbbb"), ("valid", "score", _COLOURS[0])):
+        points = [(row["seconds"] / 60, row[key]) for row in rows if row["kind"] == kind]
+        label = {"train": "training batches", "valid": "validation"}[kind]
+        axes.plot(*zip(*points, strict=True), label=label, color=colour, linewidth=1.4)
+    begin = 0.0
+    for at, name in enumerate(phases):
+        end = max(row["seconds"] for row in rows if row.get("phase") == at) / 60
+        axes.axvspan(begin, end, color="#000000", alpha=0.05 * (at % 2), linewidth=0)
+        axes.text((begin + end) / 2, 1.01, str(at + 1), ha="center", size=8)
+        axes.plot([], [], " ", label=f"{at + 1}  {name}")
+        begin = end
+    axes.set(xlim=(0, begin), ylim=(0.45, 1), xlabel="minutes", ylabel="accuracy")
+    axes.grid(True, color="#dddddd", linewidth=0.6)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
+    return figure
+
+
+def _figure(width: float, height: float) -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as cause:
+        raise WeftError(
+            'a plot needs matplotlib, which is not installed; pip install "weft[plot]"'
+        ) from cause
+    return Figure(figsize=(width, height), facecolor="white")
 
 
 def _panel(axes: Any, rows: Sequence[Row], measure: str, styles: dict[str, dict[str, Any]]) -> None:
