@@ -9,6 +9,7 @@ import weft.kernels.attend as attend_module
 from weft.bench import Case, Setting, check
 from weft.bench import cases as case_module
 from weft.bench.plans import planned, signature
+from weft.errors import Unsupported, WeftError
 from weft.mixers import MIXERS
 from weft.patterns import pattern
 
@@ -42,6 +43,20 @@ def test_every_layer_passes(name, dtype):
 @pytest.mark.parametrize("dtype", ["float64", "float16"])
 def test_cores_pass(case, dtype):
     assert gate(case, Setting(heads=2, head_dim=8, dtype=dtype, causal=True)).reason is None
+
+
+def test_heads_share_keys():
+    shared = Setting(heads=4, head_dim=8, kv_heads=2, causal=True)
+    layer = Case("layer", "nsa").build(shared, N).mixer
+    assert (layer.frame.heads, layer.frame.kv_heads) == (4, 2)
+    q, k, v = Case("core", "full").inputs(shared, N)
+    assert (q.shape[1], k.shape[1], v.shape[1]) == (4, 2, 2)
+    for case in (Case("layer", "nsa"), Case("core", "full"), Case("pattern", "strided(5)")):
+        assert gate(case, shared).reason is None
+    with pytest.raises(Unsupported, match="rivals have keys for every head; got kv_heads=2"):
+        Case("rival", "compiled_linear_attention").build(shared, N)
+    with pytest.raises(WeftError, match="kv_heads divides heads; got kv_heads=3, heads=4"):
+        Setting(heads=4, kv_heads=3)
 
 
 def off_by_little(right, *inputs):

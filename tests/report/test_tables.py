@@ -44,6 +44,8 @@ def test_the_title_says_what_was_measured():
     assert bench_table(some_rows()).title == (
         "A fine CPU, float32, batch 2, 4 heads of 16, bidirectional"
     )
+    shared = [{**found, "kv_heads": 2} for found in some_rows()]
+    assert "4 heads of 16 that share 2 of keys, bi" in bench_table(shared).title
     assert bench_table([]).title == "nothing was measured"
 
 
@@ -81,6 +83,7 @@ def test_seconds(value, text):
     [
         (12, "12 B"),
         (2048, "2 KiB"),
+        (1020 * 2**20, "0.996 GiB"),
         (3 * 2**30, "3 GiB"),
         (2**41, "2 TiB"),
         (1.5 * 2**20, "1.5 MiB"),

@@ -50,6 +50,11 @@ class Case:
             if self.kind == "pattern":
                 made = PatternCore(parse_pattern(self.name), setting.causal)
             elif self.kind == "rival":
+                if setting.kv_heads not in (None, setting.heads):
+                    raise Unsupported(
+                        f"rivals have keys for every head; got kv_heads={setting.kv_heads} with "
+                        f"heads={setting.heads}; leave kv_heads out"
+                    )
                 made = RIVALS.parse(self.name).build(setting, n)
             else:
                 config = MIXERS.parse(self.name)
@@ -58,12 +63,13 @@ class Case:
         return made.to(setting.device, setting.torch_dtype)
 
     def inputs(self, setting: Setting, n: int) -> tuple[Tensor, ...]:
-        """Tokens (b, n, c), or q, k and v (b, h, n, d); their gradients are taken too."""
-        shape, count = (setting.batch, n, setting.dim), 1
+        """Tokens (b, n, c), or q (b, h, n, d), k and v (b, g, n, d); gradients are taken too."""
+        shapes = [(setting.batch, n, setting.dim)]
         if self.is_core:
-            shape, count = (setting.batch, setting.heads, n, setting.head_dim), 3
+            keys = setting.kv_heads or setting.heads
+            shapes = [(setting.batch, h, n, setting.head_dim) for h in (setting.heads, keys, keys)]
         generator = torch.Generator().manual_seed(setting.seed)
-        made = (torch.randn(shape, generator=generator) for _ in range(count))
+        made = (torch.randn(shape, generator=generator) for shape in shapes)
         return tuple(x.to(setting.device, setting.torch_dtype).requires_grad_() for x in made)
 
 
@@ -152,6 +158,7 @@ def _frame(setting: Setting, n: int) -> Frame:
     return Frame(
         dim=setting.dim,
         heads=setting.heads,
+        kv_heads=setting.kv_heads,
         causal=setting.causal,
         length=n,
         seed=setting.seed,

@@ -26,6 +26,7 @@ class Setting:
     batch: int = 1
     heads: int = 8
     head_dim: int = 64
+    kv_heads: int | None = None  # heads of keys and values, shared by query heads; None: as many
     causal: bool = False
     seed: int = 0
 
@@ -37,6 +38,10 @@ class Setting:
         for name in ("batch", "heads", "head_dim"):
             if getattr(self, name) < 1:
                 raise WeftError(f"{name} is at least 1; got {name}={getattr(self, name)}")
+        if self.kv_heads is not None and (self.kv_heads < 1 or self.heads % self.kv_heads):
+            raise WeftError(
+                f"kv_heads divides heads; got kv_heads={self.kv_heads}, heads={self.heads}"
+            )
         if self.device == "cuda" and not torch.cuda.is_available():
             raise WeftError("device=cuda needs a CUDA device, and torch sees none; use device=cpu")
 

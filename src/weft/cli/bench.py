@@ -59,6 +59,9 @@ def attention(
     ] = False,
     heads: Annotated[int, typer.Option(min=1)] = 8,
     head_dim: Annotated[int, typer.Option(min=1)] = 64,
+    kv_heads: Annotated[
+        int | None, typer.Option(min=1, help="Heads of keys and values, shared by query heads.")
+    ] = None,
     batch: Annotated[int, typer.Option(min=1)] = 1,
     causal: Annotated[bool, typer.Option("--causal", help="Hide the future.")] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Turns that each case takes.")] = 10,
@@ -89,6 +92,7 @@ def attention(
         batch=batch,
         heads=heads,
         head_dim=head_dim,
+        kv_heads=kv_heads,
         causal=causal,
     )
     chosen = choose(mixers, patterns=patterns, rivals=rivals, core=core)

@@ -79,7 +79,7 @@ def seconds(value: float) -> str:
 def byte_count(value: float) -> str:
     """3 * 2**30 -> '3 GiB'."""
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:
+        if abs(value) < 999.5:
             return f"{value:.3g} {unit}"
         value /= 1024
     return f"{value:.3g} TiB"
@@ -97,9 +97,10 @@ def _title(rows: Sequence[Row]) -> str:
         return "nothing was measured"
     row = rows[0]
     direction = "causal" if row["causal"] else "bidirectional"
+    shared = f" that share {row['kv_heads']} of keys" if row.get("kv_heads") else ""
     return (
         f"{row['device_name']}, {row['dtype']}, batch {row['batch']}, "
-        f"{row['heads']} heads of {row['head_dim']}, {direction}"
+        f"{row['heads']} heads of {row['head_dim']}{shared}, {direction}"
     )
 
 
