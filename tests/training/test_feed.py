@@ -34,6 +34,13 @@ def test_ahead_gives_what_the_source_gives(ahead, order):
     feed.close()
 
 
+def test_rows_from_short_to_long():
+    source = Shuffled(examples(), 4)
+    feed = Feed(source, torch.device("cpu"), 0, by_length=True)
+    assert feed.batch(3).reach == tuple(sorted(source.batch(3).valid.sum(1).tolist()))
+    assert Feed(source, torch.device("cpu"), 0).batch(3).reach is None
+
+
 def test_on_a_cpu_nothing_is_prepared_ahead():
     asked = []
 

@@ -1,13 +1,13 @@
 """One update: parts weigh by their items, penalties count, AdamW is the equation's."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
 from tiny_runs import Drifting, examples, stage, trunk
 
-from weft.objectives import CausalLM, Classify, Loss
+from weft.objectives import Batch, CausalLM, Classify, Loss
 from weft.training.learner import Learner, parts
 
 CPU = torch.device("cpu")
@@ -20,7 +20,7 @@ def learner(objective, accumulate=1, mixer="full", **changes) -> Learner:
     return Learner(stage(objective, shape=shape, **{**fixed, **changes}), 0, CPU)
 
 
-def gradients(made: Learner) -> dict[str, torch.Tensor]:
+def gradients(made: Learner, batch: Batch | None = None) -> dict[str, torch.Tensor]:
     """What one update would give the optimiser."""
     taken = {}
 
@@ -29,7 +29,7 @@ def gradients(made: Learner) -> dict[str, torch.Tensor]:
         taken.update({name: p.grad.clone() for name, p in named if p.grad is not None})
 
     made.optimiser.step = step
-    made.step(made.stage.source.batch(0), 0, 0)
+    made.step(made.stage.source.batch(0) if batch is None else batch, 0, 0)
     return taken
 
 
@@ -47,6 +47,38 @@ def test_four_parts_of_8_are_one_of_32(objective, mixer):
     one = gradients(learner(objective, 1, mixer))
     four = gradients(learner(objective, 4, mixer))
     assert_close(one, four)
+
+
+@pytest.mark.parametrize("objective", [CausalLM(), Classify()], ids=["tokens", "rows"])
+def test_parts_without_their_padding_are_the_padded_batch(objective):
+    made, reader = learner(objective, 4), Drifting(strength=0.0)
+    ragged = made.stage.source.batch(0).by_length()
+    widths = [part.x.shape[1] for part in parts(ragged, 4)]
+    assert widths == sorted(widths)
+    assert widths[0] < widths[-1] == ragged.x.shape[1]
+    padded = gradients(learner(objective, 1))
+    assert_close(padded, gradients(made, ragged))
+    short = replace(ragged, reach=tuple(max(1, n - 1) for n in ragged.reach))
+    with pytest.raises(AssertionError):  # one token of every row left off
+        assert_close(padded, gradients(made, short))
+    one, four = (learner(Classify(), count, reader) for count in (1, 4))
+    with pytest.raises(AssertionError):  # a mixer that reads padding
+        assert_close(gradients(one), gradients(four, ragged))
+
+
+def test_rows_by_length():
+    batch = examples(rows=9).batch(np.arange(9))
+    found = batch.by_length()
+    sizes = batch.valid.sum(1)
+    assert list(found.reach) == sorted(sizes.tolist())
+    for row, n in enumerate(found.reach):
+        before = [i for i in range(9) if torch.equal(batch.x[i], found.x[row])]
+        assert [batch.y[i] for i in before] == [found.y[row]]
+        assert int(found.valid[row].sum()) == n
+    holes = Batch(x=torch.zeros(2, 5), valid=torch.tensor([[1, 0, 1, 0, 0], [0, 0, 0, 0, 0]]) > 0)
+    assert holes.by_length().reach == (1, 3)
+    whole = Batch(x=torch.zeros(2, 5))
+    assert whole.by_length() is whole
 
 
 def test_the_gradient_is_that_of_the_mean():

@@ -19,6 +19,7 @@ class Batch:
     y: Tensor | None = None  # classes (b,), or numbers
     words: Tensor | None = None  # (b, n): which word of its row each token belongs to
     group: Tensor | None = None  # (b,): which group of the task a row belongs to, e.g. a position
+    reach: tuple[int, ...] | None = None  # (b,): places up to a row's last real one, on the host
 
     def __len__(self) -> int:
         return len(self.x)
@@ -35,15 +36,34 @@ class Batch:
         moved = {
             field.name: value.to(device, non_blocking=True)
             for field in fields(self)
-            if (value := getattr(self, field.name)) is not None
+            if isinstance(value := getattr(self, field.name), Tensor)
         }
         return replace(self, **moved)
 
+    def by_length(self) -> Batch:
+        """The rows of a padded batch on the CPU from short to long; their reach is known then."""
+        if self.valid is None:
+            return self
+        places = torch.arange(1, self.valid.shape[1] + 1)  # (n,)
+        reach = (self.valid * places).amax(1).clamp(min=1)  # (b,)
+        order = reach.argsort(stable=True)
+        sorted_rows = {
+            field.name: value[order]
+            for field in fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor)
+        }
+        return replace(self, **sorted_rows, reach=tuple(reach[order].tolist()))
+
     def part(self, start: int, stop: int) -> Batch:
-        """Rows start to stop − 1."""
+        """Rows start to stop − 1, without the places that none of them reaches, where known."""
         cut = {
             field.name: value[start:stop]
             for field in fields(self)
             if (value := getattr(self, field.name)) is not None
         }
+        if self.reach is not None:
+            n = max(self.reach[start:stop])
+            for name in ("x", "valid", "words"):
+                if name in cut:
+                    cut[name] = cut[name][:, :n]
         return replace(self, **cut)

@@ -14,10 +14,15 @@ from weft.training.source import Source
 
 
 class Feed:
-    """The batches of a source, in the order of steps from any step on."""
+    """The batches of a source, in the order of steps from any step on.
 
-    def __init__(self, source: Source, device: torch.device, ahead: int) -> None:
-        self.source, self.device = source, device
+    `by_length`: rows of a batch stand from short to long, so that its parts have little padding.
+    """
+
+    def __init__(
+        self, source: Source, device: torch.device, ahead: int, by_length: bool = False
+    ) -> None:
+        self.source, self.device, self.by_length = source, device, by_length
         self.ahead = ahead if device.type == "cuda" else 0
         self._pool = ThreadPoolExecutor(1) if self.ahead else None
         self._waiting: deque[tuple[int, Future[Batch]]] = deque()
@@ -25,7 +30,7 @@ class Feed:
     def batch(self, step: int) -> Batch:
         """The batch of this step, on the device."""
         if self._pool is None:
-            return self.source.batch(step).to(self.device)
+            return self.made(step).to(self.device)
         while self._waiting and self._waiting[0][0] != step:
             self._waiting.popleft()
         following = self._waiting[-1][0] + 1 if self._waiting else step
@@ -33,8 +38,13 @@ class Feed:
             self._waiting.append((number, self._pool.submit(self._pinned, number)))
         return self._waiting.popleft()[1].result().to(self.device)
 
+    def made(self, step: int) -> Batch:
+        """The batch of this step, on the CPU."""
+        batch = self.source.batch(step)
+        return batch.by_length() if self.by_length else batch
+
     def _pinned(self, step: int) -> Batch:
-        return pinned(self.source.batch(step))
+        return pinned(self.made(step))
 
     def close(self) -> None:
         """Let the thread go."""

@@ -3,7 +3,8 @@
     gradient = ∇ (Σ totals of the parts / Σ items of the parts + penalties)
 
 Items weigh alike, however they fall into parts, so `accumulate` changes memory and not the update
-(but for rounding, and what is drawn at random). Nothing in here waits for a GPU.
+(but for rounding, and what is drawn at random). Rows of like length share a part, and what is
+padding to all of them is left off. Nothing in here waits for a GPU.
 """
 
 from __future__ import annotations

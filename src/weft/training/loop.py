@@ -27,7 +27,7 @@ from weft.training.checkpoint import Checkpoint
 from weft.training.evaluate import score
 from weft.training.feed import Feed
 from weft.training.interrupt import Interrupt
-from weft.training.learner import Learner
+from weft.training.learner import Learner, parts
 from weft.training.place import Place
 from weft.training.progress import Progress, Several
 from weft.training.record import Record
@@ -102,8 +102,9 @@ class Trainer:
         batch = self.feed.batch(self.at.number)
         self.learner.step(batch, self.at.number, self.at.step)
         self.at.step += 1
-        self.at.tokens += batch.tokens
-        self.stopwatch.count(batch.tokens)
+        tokens = sum(part.tokens for part in parts(batch, self.stage.settings.accumulate))
+        self.at.tokens += tokens
+        self.stopwatch.count(tokens)
 
     def look(self) -> bool:
         """Do what is due after a step; whether the stage ends with it."""
@@ -130,7 +131,7 @@ class Trainer:
 
     def check(self) -> None:
         """Stop with a diagnosis if a loss or a gradient was not finite."""
-        self.learner.check(self.stage.source.batch, self.at.began)
+        self.learner.check(self.feed.made, self.at.began)
 
     def evaluate(self) -> None:
         """Score the validation split; keep the model if it is the best of the stage so far."""
@@ -190,7 +191,9 @@ class Trainer:
         self.stage = self.run.stages[self.at.stage]
         seed = derive(self.run.settings.seed, "stage", self.at.stage)
         self.learner = Learner(self.stage, seed, self.device)
-        self.feed = Feed(self.stage.source, self.device, self.run.settings.prefetch)
+        settings = self.stage.settings
+        ragged = settings.accumulate > 1 and not settings.graph
+        self.feed = Feed(self.stage.source, self.device, self.run.settings.prefetch, ragged)
         self.stopwatch = Stopwatch(self.device)
 
     def next_stage(self) -> None:

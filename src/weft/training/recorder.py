@@ -98,4 +98,4 @@ class Recorder:
 
 def _tensors(batch: Batch) -> dict[str, torch.Tensor]:
     values = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}

@@ -25,7 +25,7 @@ class Settings:
     steps: int = 1000  # updates
     minutes: float | None = None  # of wall time, all resumptions together
     batch: int = 32  # rows per update
-    accumulate: int = 1  # parts in which an update's rows are computed: less memory, same update
+    accumulate: int = 1  # parts in which an update's rows are computed: less memory and padding
     lr: float = 1e-3
     schedule: Schedule = "cosine"
     warmup: int = 0  # updates in which the rate rises linearly
