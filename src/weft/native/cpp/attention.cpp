@@ -5,6 +5,13 @@
 
 #include "step.h"
 
+// Threads that take turns get heads that stand side by side in the cache: what a head asks for
+// beyond its own numbers is where the next one of the same thread begins.
+static int64_t own_head(const Team& team, int64_t turn, int64_t heads) {
+    int64_t threads = team.size();
+    return heads % threads ? turn : turn % threads * (heads / threads) + turn / threads;
+}
+
 void Step::attention(Team& team, const Sublayer& sublayer, Streams streams) {
     const Attention& a = sublayer.attention;
     const float* input = streams.x;
@@ -51,7 +58,7 @@ void Step::attention(Team& team, const Sublayer& sublayer, Streams streams) {
     team.barrier();
     float* out = a.out ? space_.heads.get() : streams.into;
     for (int64_t item; (item = team.next()) < items;)
-        attend(team, a, sublayer, item / a.kv_heads, item % a.kv_heads, out);
+        attend(team, a, sublayer, item / a.kv_heads, own_head(team, item % a.kv_heads, a.kv_heads), out);
     team.barrier();
     int64_t read = 0;
     for (int64_t t = 0; t < tokens_; t++) {
