@@ -8,6 +8,7 @@ import torch
 from weft.arena.model import ModelSetting
 from weft.arena.settings import read_settings, recipes
 from weft.arena.tasks import TASKS
+from weft.mixers import MIXERS
 from weft.models import Classifier, Matcher
 from weft.training.schedule import learning_rate
 
@@ -115,6 +116,13 @@ def test_the_task_is_there(name):
     task = TASKS.parse(read_settings(name).experiment.task)
     assert task.length == TOKENS[name]
     assert task.kind == ("match" if name == "lra_retrieval" else "classify")
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_longformer_has_no_weights_that_nothing_reads(name):
+    """Without global tokens, projections of their own would be a third more parameters."""
+    mixer = MIXERS.parse(read_settings(name).mixers["longformer"].mixer)
+    assert (mixer.global_first, mixer.global_projections) == (0, False)
 
 
 @pytest.mark.parametrize("name", SIZES)
