@@ -185,6 +185,16 @@ def test_speed_and_size_are_reported(tmp_path):
     assert outcome.tokens == sum(batch.tokens for batch in batches)
 
 
+def test_parts_hold_rows_of_like_length(tmp_path):
+    """Batches of four in two parts: each is as wide as its own longest row."""
+    outcome = train(one_stage(steps=3, accumulate=2), tmp_path)
+    places = 0
+    for step in range(3):
+        sizes = sorted(one_stage().stages[0].source.batch(step).valid.sum(1).tolist())
+        places += 2 * sizes[1] + 2 * sizes[3]
+    assert outcome.tokens == places
+
+
 def test_the_test_split_is_scored_apart(tmp_path):
     train(one_stage(Classify(), steps=2), tmp_path)
     found = score(load(tmp_path / "best"), Ordered(examples(rows=13, seed=5), 4), Classify())
