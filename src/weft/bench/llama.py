@@ -129,6 +129,6 @@ def _package(name: str, install: str) -> Any:
         return import_module(name)
     except ImportError as cause:
         raise WeftError(
-            f"llama.cpp is timed through {install}, which is not installed here; "
+            f"llama.cpp is timed through {install}, which cannot be imported here ({cause}); "
             f"pip install {install}"
         ) from cause
