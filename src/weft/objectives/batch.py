@@ -31,13 +31,14 @@ class Batch:
             0 if self.second is None else self.second.numel()
         )
 
+    def tensors(self) -> dict[str, Tensor]:
+        """What the batch holds, by name."""
+        held = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in held.items() if isinstance(value, Tensor)}
+
     def to(self, device: str | torch.device) -> Batch:
         """The same on another device; a copy from pinned memory does not wait."""
-        moved = {
-            field.name: value.to(device, non_blocking=True)
-            for field in fields(self)
-            if isinstance(value := getattr(self, field.name), Tensor)
-        }
+        moved = {name: t.to(device, non_blocking=True) for name, t in self.tensors().items()}
         return replace(self, **moved)
 
     def by_length(self) -> Batch:
@@ -47,23 +48,15 @@ class Batch:
         places = torch.arange(1, self.valid.shape[1] + 1)  # (n,)
         reach = (self.valid * places).amax(1).clamp(min=1)  # (b,)
         order = reach.argsort(stable=True)
-        sorted_rows = {
-            field.name: value[order]
-            for field in fields(self)
-            if isinstance(value := getattr(self, field.name), Tensor)
-        }
-        return replace(self, **sorted_rows, reach=tuple(reach[order].tolist()))
+        moved = {name: tensor[order] for name, tensor in self.tensors().items()}
+        return replace(self, **moved, reach=tuple(reach[order].tolist()))
 
     def part(self, start: int, stop: int) -> Batch:
         """Rows start to stop − 1, without the places that none of them reaches, where known."""
-        cut = {
-            field.name: value[start:stop]
-            for field in fields(self)
-            if (value := getattr(self, field.name)) is not None
-        }
-        if self.reach is not None:
-            n = max(self.reach[start:stop])
-            for name in ("x", "valid", "words"):
-                if name in cut:
-                    cut[name] = cut[name][:, :n]
-        return replace(self, **cut)
+        cut = {name: tensor[start:stop] for name, tensor in self.tensors().items()}
+        if self.reach is None:
+            return replace(self, **cut)
+        reach = self.reach[start:stop]
+        for name in cut.keys() & {"x", "valid", "words"}:
+            cut[name] = cut[name][:, : max(reach)]
+        return replace(self, **cut, reach=reach)

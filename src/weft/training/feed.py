@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from weft.objectives import Batch
 from weft.training.source import Source
@@ -54,7 +53,4 @@ class Feed:
 
 def pinned(batch: Batch) -> Batch:
     """The batch in page-locked memory, from which copies to a GPU wait for no one."""
-    values = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-    return dataclasses.replace(
-        batch, **{name: v.pin_memory() for name, v in values.items() if isinstance(v, Tensor)}
-    )
+    return replace(batch, **{name: t.pin_memory() for name, t in batch.tensors().items()})

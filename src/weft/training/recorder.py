@@ -73,12 +73,12 @@ class Recorder:
 
     def take(self, batch: Batch) -> None:
         """The batch into the place that the recording reads from."""
-        given = _tensors(batch)
+        given = batch.tensors()
         if self.batch is None:
             copies = {name: tensor.clone() for name, tensor in given.items()}
             self.batch = dataclasses.replace(batch, **copies)
             return
-        places = _tensors(self.batch)
+        places = self.batch.tensors()
         shapes = [{name: tuple(t.shape) for name, t in each.items()} for each in (places, given)]
         if shapes[0] != shapes[1]:
             raise WeftError(
@@ -94,8 +94,3 @@ class Recorder:
         self.graph.register_generator_state(self.learner.generator)
         with torch.cuda.graph(self.graph, stream=self.stream):
             self.learner.learn(self.batch, self.made)
-
-
-def _tensors(batch: Batch) -> dict[str, torch.Tensor]:
-    values = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-    return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
