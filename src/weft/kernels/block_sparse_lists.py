@@ -7,13 +7,13 @@ once. A key block that very many rows read is cut into shares, so that no proces
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from weft.kernels.kept import kept
 from weft.patterns.layout import Layout
 from weft.patterns.lower import Lowered, Part
 from weft.patterns.order import Order
@@ -51,7 +51,7 @@ class Step:
     chosen: Tensor | None
 
 
-@lru_cache(maxsize=64)
+@kept(64)
 def steps_of(
     lowered: Lowered, block: int, lines: int, m: int, device: torch.device
 ) -> tuple[Step, ...]:
@@ -62,8 +62,7 @@ def steps_of(
     )
 
 
-@lru_cache(maxsize=256)
-@torch.inference_mode(False)
+@kept(256)
 def _chosen(part: Part, m: int, device: torch.device) -> Tensor | None:
     """The keys that the part selects, None if it takes all."""
     if part.fold > 1 or (type(part.cols) is Order and part.cols.count == m):
@@ -71,8 +70,7 @@ def _chosen(part: Part, m: int, device: torch.device) -> Tensor | None:
     return torch.as_tensor(part.cols.positions(), device=device)
 
 
-@lru_cache(maxsize=64)
-@torch.inference_mode(False)  # what is kept must serve training as well
+@kept(64)
 def lists_of(part: Part, block: int, lines: int, device: torch.device) -> Lists:
     """The lists of a part; `lines` sequences (batch × key heads) run side by side."""
     found = part.layout(block)

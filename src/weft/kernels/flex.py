@@ -22,6 +22,7 @@ from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attent
 
 from weft.errors import Unsupported
 from weft.kernels.bias import Bias
+from weft.kernels.kept import kept
 from weft.kernels.labels import Labels
 from weft.patterns.lower import Part
 from weft.patterns.order import Order
@@ -80,8 +81,7 @@ def _block_mask(
     return BlockMask(sizes, *lists, BLOCK_SIZE=(block, block), mask_mod=chosen)
 
 
-@lru_cache(maxsize=64)
-@torch.inference_mode(False)  # what is kept must serve training as well
+@kept(64)
 def _seen(part: Part, device: torch.device) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
     """The pattern as a function of batch row, head and tensor indices."""
     test = part.pattern.bind(part.length, device)
@@ -110,8 +110,7 @@ def _score(bias: Bias, part: Part, device: torch.device) -> Callable[..., Tensor
     return score
 
 
-@lru_cache(maxsize=64)
-@torch.inference_mode(False)
+@kept(64)
 def _lists(part: Part, block: int, device: torch.device, masked: bool) -> tuple[Tensor, ...]:
     """The lists of a BlockMask: partial and full blocks, by row and by column."""
     found = part.layout(block)

@@ -7,12 +7,12 @@ others are grouped by how many blocks they see, and carry masks of their own.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from weft.kernels.kept import kept
 from weft.patterns.lower import Part
 from weft.patterns.order import Order
 from weft.patterns.region import Ints
@@ -39,8 +39,7 @@ class Grouping:
     groups: tuple[Group, ...]
 
 
-@lru_cache(maxsize=32)
-@torch.inference_mode(False)  # what is kept must serve training as well
+@kept(32)
 def grouping(part: Part, block: int, device: torch.device) -> Grouping:
     """The groups of a part at a block size, on a device."""
     return Grouping(_groups(part, block, device))

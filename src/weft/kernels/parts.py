@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -13,6 +12,7 @@ from weft.kernels.bias import Bias
 from weft.kernels.block_sparse import block_sparse_attention, block_sparse_part, can_run
 from weft.kernels.flex import flex_part
 from weft.kernels.gather import gather_attention
+from weft.kernels.kept import kept
 from weft.kernels.labels import Labels, make_labels
 from weft.kernels.merge import merge
 from weft.kernels.plan import GATHER_BLOCK, Kernel
@@ -140,8 +140,7 @@ def _unfold(x: Tensor, n: int) -> Tensor:
     return x.movedim(1, 3).flatten(2, 3)[:, :, :n]
 
 
-@lru_cache(maxsize=256)
-@torch.inference_mode(False)  # what is kept must serve training as well
+@kept(256)
 def _index(order: Order, count: int, start: int, device: torch.device) -> Tensor | None:
     """Where the order takes its tokens from an axis of `count` tokens; None: as it stands."""
     if type(order) is Order and order.count == count:

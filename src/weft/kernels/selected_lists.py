@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from weft.kernels.kept import kept
 
 PROGRAMS = 2048  # segments that all lists together are cut into, at least, if they are long
 LEAST = 8  # products of a segment, at least
@@ -45,7 +46,6 @@ def lists_of(chosen: Tensor, count: int, step: int) -> Lists:
     return Lists(order, starts, cuts, owners, length)
 
 
-@lru_cache(maxsize=16)
-@torch.inference_mode(False)  # what is kept must serve training as well
+@kept(16)
 def _edges(lists: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.arange(lists + 1, device=device, dtype=dtype)

@@ -8,7 +8,6 @@ block of slots is shared out, one query head at a time, and all shares add up in
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from weft.kernels.block_sparse import Dropout, launcher, run_steps
 from weft.kernels.block_sparse_lists import Step, lists_of
 from weft.kernels.dense import expand_heads
+from weft.kernels.kept import kept
 from weft.patterns import Causal, Order
 from weft.patterns.lower import Part
 from weft.patterns.order import select
@@ -39,7 +39,7 @@ def attend_slots(
     return _Slots.apply(q, k, v, step, drop)
 
 
-@lru_cache(maxsize=64)
+@kept(64)
 def _step(
     n: int, slots: int, span: int, stride: int, block: int, lines: int, device: torch.device
 ) -> Step:

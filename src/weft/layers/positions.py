@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from weft.errors import WeftError
+from weft.kernels.kept import kept
 from weft.registry import Registry
 
 POSITIONS = Registry("position scheme")
@@ -197,8 +197,7 @@ class LinearBias(PositionScheme):
         return _slopes(self.heads, device)
 
 
-@lru_cache(maxsize=32)
-@torch.inference_mode(False)
+@kept(32)
 def _slopes(heads: int, device: torch.device) -> Tensor:
     return torch.tensor(alibi_slopes(heads), device=device)
 

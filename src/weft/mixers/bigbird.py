@@ -16,7 +16,6 @@ batch of rows that differ in length each row has the last block, and the draw, o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -28,6 +27,7 @@ from weft.errors import WeftError
 from weft.kernels.attend import attend
 from weft.kernels.block_lists import attend_lists, masked
 from weft.kernels.dense import expand_heads
+from weft.kernels.kept import kept
 from weft.mixers.base import MIXERS, Frame, Traits
 from weft.mixers.pattern_mixer import PatternAttention
 from weft.patterns import BlockNeighbours, Causal, Global, Pattern, RandomBlocks, Sink
@@ -167,8 +167,7 @@ class BigBirdAttention(PatternAttention):
         return out
 
 
-@lru_cache(maxsize=64)
-@torch.inference_mode(False)  # what is kept must serve training as well
+@kept(64)
 def _tables(config: BigBird, frame: Frame, most: int, device: torch.device) -> Tensor:
     """The key blocks of each query block, for every number of blocks: (most, most, l), −1: none.
 
