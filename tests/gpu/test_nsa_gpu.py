@@ -9,12 +9,13 @@ from itertools import product
 import pytest
 import torch
 from gpu_checks import attempt, compare, error
+from torch.nn.functional import linear
 
 from weft.kernels import selected_gates
 from weft.kernels.importance import can_choose, choose_blocks
 from weft.kernels.selected import attend_selected
 from weft.kernels.selected_fused import can_fuse
-from weft.kernels.selected_heads import can_join
+from weft.kernels.selected_heads import can_join, joint_heads
 from weft.kernels.selected_slots import attend_slots
 from weft.mixers import NSA, Frame
 
@@ -105,6 +106,21 @@ def test_gated_branches_are_their_sum(dtype):
     compare(out, expected.flatten(2), [logits, *branches])
 
 
+@pytest.mark.parametrize("name", HEADS)
+def test_heads_are_products_side_by_side(name):
+    torch.manual_seed(0)
+    (h, g), n, c = HEADS[name], 1111, 256
+    sizes = ((2, n, c), (64 * h, c), (6 * 64 * g, c), (64 * h,), (6 * 64 * g,))
+    given = [torch.randn(size, device="cuda", dtype=torch.bfloat16) for size in sizes]
+    x, *weights = given = [y.requires_grad_() for y in given]
+    assert can_join(x, 64)
+    found = joint_heads(x, tuple(weights[:2]), tuple(weights[2:]), h, g)
+    wide, q_weight, kv_weight, q_bias, kv_bias = (y.double() for y in given)
+    q, kv = linear(wide, q_weight, q_bias), linear(wide, kv_weight, kv_bias)
+    out = torch.cat([y.transpose(1, 2).flatten(2) for y in found], -1)
+    compare(out, torch.cat((q, q, kv), -1), given)
+
+
 def build(h, g, **settings):
     torch.manual_seed(0)
     frame = Frame(dim=64 * h, heads=h, kv_heads=g, causal=True)
@@ -162,6 +178,7 @@ if __name__ == "__main__":
     cases = product(("alone", "shared"), (100, 4096))
     calls += [(test_slots_and_choice_equal_the_equation, args) for args in cases]
     calls += [(test_a_layer_equals_itself_in_fp64, (name,)) for name in ("alone", "shared")]
+    calls += [(test_heads_are_products_side_by_side, (name,)) for name in HEADS]
     calls += [(test_steps_equal_forward, ()), (test_a_long_layer_is_finite_and_repeats, ())]
     kinds = (torch.float16, torch.bfloat16, torch.float32)
     calls += [(test_gated_branches_are_their_sum, (dtype,)) for dtype in kinds]

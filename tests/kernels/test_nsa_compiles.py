@@ -33,8 +33,10 @@ def launches(group):
     segments, keys = selected_fused.SUMMED
     summed = {"SEGMENTS": segments, "ROWS": keys, "WIDTH": 64, "BLOCK": 64}
     flat = {"ROWS": selected_gates.ROWS, "WIDTH": 64}
-    weights = {"QUERIES": queries, "BLOCKS": blocks, "WIDTH": 64, "EACH": 4, "SHARES": 2}
-    choice = {"QUERIES": 4, "BLOCKS": 256, "SELECTED": 16}
+    sides = {"ROWS": selected_heads.ROWS, "SUMS": True}
+    weights = {"QUERIES": queries, "BLOCKS": blocks, "WIDTH": 64, "BLOCK": 64}
+    askers, choosers, ahead = importance.CHOOSE
+    choice = {"QUERIES": askers, "BLOCK": 64, "BITS": 256, "SELECTED": 16, "KEPT": 13}
     taken, lanes = selected_lists.SIZES
     return (
         ("selected", "forward", {"ROWS": rows, **pairs, **block}, *forward),
@@ -44,11 +46,11 @@ def launches(group):
         ("selected", "keys", summed, 4, 3),
         ("selected_gates", "forward", flat, selected_gates.WARPS, 3),
         ("selected_gates", "backward", flat, selected_gates.WARPS, 3),
-        ("selected_heads", "side_by_side", {**flat, "ROWS": selected_heads.ROWS}, 4, 3),
+        ("selected_heads", "side_by_side", {**flat, **sides}, selected_heads.WARPS, 3),
         ("selected_lists", "bucket", {"SIZE": taken}, 4, 3),
         ("selected_lists", "cut", {"SIZE": lanes}, 4, 3),
         ("importance", "importance", weights, *weigh),
-        ("importance", "choose", choice, importance.CHOOSE[1], 3),
+        ("importance", "choose", {**choice, "AHEAD": ahead}, choosers, 3),
     )
 
 

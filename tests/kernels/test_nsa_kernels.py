@@ -21,7 +21,8 @@ D = 16
 def _small_programs(monkeypatch):
     for module, name, value in (
         (importance, "WEIGH", (32, 16, 4, 1)),
-        (importance, "CHOOSE", (256, 4)),
+        (importance, "CHOOSE", (32, 4, 2)),
+        (importance, "KEPT", 2),
         (fused, "FORWARD", (32, 4, 1)),
         (fused, "BACKWARD", (16, 4, 1)),
         (fused, "JOIN", (64, 4, 1)),
@@ -95,6 +96,7 @@ CHOICES = [
     (4, 4, 16, 5, 2, 2, 131),
     (9, 3, 12, 4, 3, 1, 100),
     (8, 4, 8, 4, 1, 1, 60),
+    (8, 4, 8, 8, 2, 1, 150),
     (32, 16, 64, 3, 2, 1, 66),
 ]
 

@@ -1,8 +1,8 @@
 """The blocks that native sparse attention reads, from its compressed branch, by Triton kernels.
 
 Nothing of the size n × slots is written: the first kernel adds up the weights of a block where
-their scores are, the second keeps the best few of a row of n / block numbers. Queries go in
-groups, so that these rows take at most `AT_ONCE` numbers. The choice has no gradient.
+their scores are, the second keeps the best few of n / block numbers for each query. Queries go in
+groups, so that these take at most `AT_ONCE` numbers. The choice has no gradient.
 `mixers/nsa.py` says the same in plain PyTorch.
 """
 
@@ -15,8 +15,9 @@ from weft.kernels.block_sparse import LOG2E, WIDTHS
 
 AT_ONCE = 2**28
 # (queries, blocks, warps, stages) of a program that weighs blocks.
-WEIGH = (128, 64, 8, 2)
-CHOOSE = (1024, 1)  # numbers that a program looks at to choose, warps for each 2048 of them
+WEIGH = (64, 64, 4, 3)
+CHOOSE = (64, 2, 8)  # queries for which a program chooses, warps, weights loaded at a time
+KEPT = 16  # blocks that are chosen in one pass over the weights, at most
 LARGEST = 2**14  # blocks of a sequence, at most
 
 
@@ -49,9 +50,7 @@ def choose_blocks(
     q, k = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k))
     count, lines = -(-n // block), b * g
     queries, blocks, warps, stages = WEIGH
-    numbers, choosers = CHOOSE
-    room = max(16, 1 << (count - 1).bit_length())
-    rows = max(1, numbers // room)
+    rows, choosers, ahead = CHOOSE
     chosen = q.new_empty(b, g, n, selected, dtype=torch.int32)
     taken = max(1, AT_ONCE // (lines * count * queries)) * queries
     weight = q.new_empty(lines * min(taken, n) * count, dtype=torch.float32)
@@ -59,15 +58,15 @@ def choose_blocks(
     for first in range(0, n, taken):
         last = min(n, first + taken)
         grid = (lines * -(-(last - first) // queries), -(-count // blocks))
-        sizes = (g, h // g, first, last, slots, count, near, block, d**-0.5 * LOG2E)
+        sizes = (g, h // g, first, last, slots, count, near, each, shares, d**-0.5 * LOG2E)
         importance_kernel[grid](
             q, k, lse, weight, *strides, *sizes, QUERIES=queries, BLOCKS=blocks, WIDTH=d,
-            EACH=each, SHARES=shares, num_warps=warps, num_stages=stages,
+            BLOCK=block, num_warps=warps, num_stages=stages,
         )  # fmt: skip
         grid = (lines * -(-(last - first) // rows),)
         choose_kernel[grid](
-            weight, chosen, n, first, last, count, near, block,
-            QUERIES=rows, BLOCKS=room, SELECTED=selected,
-            num_warps=choosers * max(1, room // 2048),
+            weight, chosen, n, first, last, count, near, QUERIES=rows, BLOCK=block,
+            BITS=1 << (count - 1).bit_length(), SELECTED=selected,
+            KEPT=max(1, min(KEPT, selected - 1 - near)), AHEAD=ahead, num_warps=choosers,
         )  # fmt: skip
     return chosen

@@ -19,9 +19,10 @@ from weft.kernels.selected_lists import lists_of
 
 BLOCKS = (16, 32, 64, 128)
 # (rows of a product, warps, stages); rows are queries times heads that share keys. Wide heads or
-# long blocks take twice the warps.
-FORWARD = (64, 4, 3)
-BACKWARD = (64, 4, 3)
+# long blocks take twice the warps. Rows are found through the list, so that the compiler spends two
+# stages on each step ahead: with fewer than five, every product waits for its rows.
+FORWARD = (64, 4, 5)
+BACKWARD = (64, 4, 5)
 JOIN = (32, 4, 2)
 SUMMED = (4, 16)  # segments and keys that are summed at a time
 MOST = 64  # query heads that share keys, at most

@@ -13,9 +13,10 @@ import triton.language as tl
 @triton.jit
 def _rows(heads, n, total, ROWS: tl.constexpr):
     """Rows of this program: number, batch row, head, token, place of the first gate, which live."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    token = row // heads
-    return row, token // n, row % heads, token % n, token * 3 * heads + row % heads, row < total
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    token, h = row // heads, (row % heads).to(tl.int64)
+    b, i = (token // n).to(tl.int64), (token % n).to(tl.int64)
+    return row.to(tl.int64), b, h, i, token.to(tl.int64) * 3 * heads + h, row < total
 
 
 @triton.jit

@@ -1,7 +1,7 @@
 """Queries and three sets of keys and values as one product; one kernel joins their gradients.
 
 Queries come twice, for branches that turn them and for those that do not: the two gradients are
-added where they are joined.
+added where they are joined. The same pass adds up what the bias receives.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from weft.kernels.block_sparse import WIDTHS
 
 LEAST = 1024  # tokens that make one wide product faster than two
-ROWS, WARPS = 64, 4  # heads of tokens that a program takes
+ROWS, WARPS = 64, 4  # tokens of a head that a program takes
 
 
 def can_join(x: Tensor, width: int) -> bool:
@@ -32,7 +32,7 @@ def joint_heads(
     heads: int,
     key_heads: int,
 ) -> tuple[Tensor, ...]:
-    """x (b, n, c) -> q twice (b, h, n, d), then k, v, k, v, k, v (b, g, n, d).
+    """x (b, n, c) -> q twice (b, h, n, d), then k, v, k, v, k, v (b, g, n, d), the first two apart.
 
     The weights are (h·d, c) and (6·g·d, c), the biases as long.
     """
@@ -48,28 +48,40 @@ class _Heads(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         ctx.biased, ctx.heads = bias is not None, (heads, key_heads)
         y = F.linear(x, weight, bias).unflatten(-1, (heads + 6 * key_heads, -1)).transpose(1, 2)
-        q, *others = y.split((heads, *[key_heads] * 6), dim=1)
-        return q, q.view_as(q), *others
+        q, k, v, *others = y.split((heads, *[key_heads] * 6), dim=1)
+        return q, q.view_as(q), _apart(k), _apart(v), *others
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (x, weight), (heads, key_heads) = ctx.saved_tensors, ctx.heads
-        joint = _side_by_side(grads, heads, key_heads)  # (b·n, widths)
+        joint, dbias = _side_by_side(grads, heads, key_heads, ctx.biased)  # (b·n, widths)
         dx = (joint @ weight).view_as(x) if ctx.needs_input_grad[0] else None
-        dweight = joint.t() @ x.flatten(0, 1)
-        return dx, dweight, joint.sum(0) if ctx.biased else None, None, None
+        return dx, joint.t() @ x.flatten(0, 1), dbias, None, None
 
 
-def _side_by_side(grads: tuple[Tensor, ...], heads: int, key_heads: int) -> Tensor:
+def _apart(x: Tensor) -> Tensor:
+    """A copy (b, g, n, d) with heads first: compression reads the tokens of a head in a row.
+
+    Eight bytes at a time: torch copies as many numbers a second whatever their size.
+    """
+    return x.view(torch.int64).contiguous().view(x.dtype)
+
+
+def _side_by_side(
+    grads: tuple[Tensor, ...], heads: int, key_heads: int, biased: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients (b, h or g, n, d) as one (b·n, widths), and its sum over tokens if `biased`."""
     from weft.kernels.selected_heads_triton import side_by_side_kernel
 
     grads = tuple(x if x.stride(-1) == 1 else x.contiguous() for x in grads)
     b, _, n, d = grads[0].shape
-    out = grads[0].new_empty(b * n, (heads + 6 * key_heads) * d)
+    columns, tiles = heads + 6 * key_heads, -(-b * n // ROWS)
+    out = grads[0].new_empty(b * n, columns * d)
+    sums = out.new_empty(tiles if biased else 0, columns * d, dtype=torch.float32)
     strides = [x.stride(axis) for x in grads for axis in (0, 1, 2)]
-    programs = -(-b * n * heads // ROWS) - 6 * (-b * n * key_heads // ROWS)
-    side_by_side_kernel[(programs,)](
-        *grads, out, *strides, heads, key_heads, n, b * n, ROWS=ROWS, WIDTH=d, num_warps=WARPS
-    )
-    return out
+    side_by_side_kernel[(tiles * columns,)](
+        *grads, out, *strides, sums, heads, key_heads, n, b * n,
+        ROWS=ROWS, WIDTH=d, SUMS=biased, num_warps=WARPS,
+    )  # fmt: skip
+    return out, sums.sum(0).to(out.dtype) if biased else None

@@ -23,7 +23,7 @@ from weft.patterns import Causal, Order
 from weft.patterns.lower import Part
 from weft.patterns.order import select
 
-BLOCK = 128  # queries and slots that the kernels take at a time
+BLOCK = 64  # queries and slots that the kernels take at a time
 
 
 def attend_slots(

@@ -54,14 +54,16 @@ def _pairs(order, at, last, line, n, group, start, ROWS: tl.constexpr, GROUP: tl
            SELECTED: tl.constexpr):  # fmt: skip
     """ROWS // GROUP pairs of a list, a row for each query head.
 
-    Pair, query, head, which rows count, and the last key that a row reads.
+    Pair, query, head, which rows count, and the last key that a row reads. Rows that do not count
+    are copies of others that read no key, so that whatever is loaded for them needs no mask.
     """
     row = tl.arange(0, ROWS)
-    place, a = at + row // GROUP, row % GROUP
-    live = (place < last) & (a < group)
-    pair = tl.load(order + place, mask=live, other=0).to(tl.int64)
-    token = tl.where(live, pair // SELECTED - line.to(tl.int64) * n, 0)
-    return pair, token, a, live, tl.where(live, token.to(tl.int32) + start, -1)
+    a = row % GROUP
+    live = (row // GROUP < last - at) & (a < group)
+    a = tl.minimum(a, group - 1)
+    pair = tl.load(order + tl.minimum(at + row // GROUP, last - 1)).to(tl.int32)
+    token = pair // SELECTED - line * n
+    return pair.to(tl.int64), token.to(tl.int64), a, live, tl.where(live, token + start, -1)
 
 
 @triton.jit
@@ -83,7 +85,7 @@ def forward_kernel(
             order, at, last, line, n, group, start, ROWS, GROUP, SELECTED
         )
         q_at = _place(line, key_heads, group, a, token, q_b, q_h, q_n)
-        q = tl.load(q_ptr + q_at[:, None] + d[None, :], mask=live[:, None], other=0)
+        q = tl.load(q_ptr + q_at[:, None] + d[None, :])
         scores = tl.where(keys[None, :] <= until[:, None], tl.dot(q, tl.trans(k)), float("-inf"))
         top = tl.max(scores, 1) * scale
         base = tl.where(top == float("-inf"), 0.0, top)
@@ -119,7 +121,7 @@ def join_kernel(
     top = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, WIDTH], tl.float32)
-    for c in range(0, SELECTED):
+    for c in tl.range(0, SELECTED, loop_unroll_factor=4):
         pair = (line.to(tl.int64) * n + token) * SELECTED + c
         at = pair * group + a
         # A pair without a block holds anything: it is read like the others, so that no load waits
@@ -193,28 +195,28 @@ def backward_kernel(
             order, at, last, line, n, group, start, ROWS, GROUP, SELECTED
         )
         q_at = _place(line, key_heads, group, a, token, q_b, q_h, q_n)
-        q = tl.load(q_ptr + q_at[:, None] + d[None, :], mask=live[:, None], other=0)
+        q = tl.load(q_ptr + q_at[:, None] + d[None, :])
         g_at = _place(line, key_heads, group, a, token, g_b, g_h, g_n)
-        dout = tl.load(dout_ptr + g_at[:, None] + d[None, :], mask=live[:, None], other=0)
+        dout = tl.load(dout_ptr + g_at[:, None] + d[None, :])
         s_at = _place(line, key_heads, group, a, token, key_heads * group * n, n, 1)
-        base = tl.load(lse_ptr + s_at, mask=live, other=0)
-        delta = tl.load(delta_ptr + s_at, mask=live, other=0)
-        p = tl.exp2(tl.dot(k, tl.trans(q)) * scale - base[None, :])
-        p = tl.where(keys[:, None] <= until[None, :], p, 0.0)
-        dp = tl.dot(v, tl.trans(dout))
+        base = tl.load(lse_ptr + s_at)
+        delta = tl.load(delta_ptr + s_at) * natural_scale
+        # Queries × keys: what belongs to a query is then two numbers of a thread, not sixteen.
+        p = tl.exp2(tl.dot(q, tl.trans(k)) * scale - base[:, None])
+        p = tl.where(keys[None, :] <= until[:, None], p, 0.0)
+        dp = tl.dot(dout, tl.trans(v))
         weights = p
         if DROPS:
-            unit = (line * group + a)[None, :]
-            kept = _kept(seeds, unit, token[None, :], keys[:, None], m, threshold)
+            unit = (line * group + a)[:, None]
+            kept = _kept(seeds, unit, token[:, None], keys[None, :], m, threshold)
             weights = tl.where(kept, p * grow, 0.0)
             dp = tl.where(kept, dp * grow, 0.0)
-        dv = tl.dot(weights.to(dout.dtype), dout, dv)
-        ds = (p * (dp - delta[None, :])).to(q.dtype)
-        dk = tl.dot(ds, q, dk)
-        dq = tl.dot(tl.trans(ds), k) * natural_scale
+        dv = tl.dot(tl.trans(weights.to(dout.dtype)), dout, dv)
+        ds = (p * (dp * natural_scale - delta[:, None])).to(q.dtype)
+        dk = tl.dot(tl.trans(ds), q, dk)
+        dq = tl.dot(ds, k)
         dq_at = dq_ptr + (pair * group + a)[:, None] * WIDTH + d[None, :]
         tl.store(dq_at, dq.to(dq_ptr.dtype.element_ty), mask=live[:, None])
-    dk = dk * natural_scale
     owner = line * count + u
     alone = tl.load(cuts + owner + 1) - tl.load(cuts + owner) == 1
     if first < last:
