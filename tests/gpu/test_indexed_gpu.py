@@ -24,6 +24,8 @@ CASES = [
     ("buckets", 32, 1),
     ("clusters", 16, 2),
     ("buckets", 128, 1),
+    ("order", 8, 4),
+    ("buckets", 48, 2),
 ]
 
 
@@ -79,11 +81,12 @@ def test_attention_equals_the_plain_form(kind, d, kv_heads):
     assert max(errors) < 1e-2, errors
 
 
+@pytest.mark.parametrize("d", [64, 8])
 @pytest.mark.parametrize("buckets", [[64], [16, 32]], ids=["one hash", "two"])
-def test_hashes_are_those_of_fp64(buckets):
-    x = heads(64, 1)[0].detach()
+def test_hashes_are_those_of_fp64(buckets, d):
+    x = heads(d, 1)[0].detach()
     columns = [count // 2 for count in buckets]
-    rotations = torch.randn(HEADS, 3, 64, sum(columns), device="cuda")
+    rotations = torch.randn(HEADS, 3, d, sum(columns), device="cuda")
     found, wanted, size = hash_tokens(x, rotations, buckets), 0, 1
     turned = x[:, :, None].double() @ rotations.double()
     for count, part in zip(buckets, turned.split(columns, -1), strict=True):

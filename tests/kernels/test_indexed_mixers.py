@@ -16,6 +16,8 @@ CASES = {
     "reformer": (Reformer(chunk=4, rounds=2, buckets=4), {}),
     "reformer, two hashes": (Reformer(chunk=5, rounds=1, buckets=160, lookahead=1), {}),
     "reformer, causal": (Reformer(chunk=4, rounds=2, buckets=4), {"causal": True, "kv_heads": 1}),
+    "reformer, narrow heads": (Reformer(chunk=4, rounds=2, buckets=4), {"heads": 4}),
+    "reformer, odd heads": (Reformer(chunk=5, rounds=1, buckets=4), {"dim": 48, "causal": True}),
     "routing": (Routing(clusters=3, window=6), {"kv_heads": 1}),
     "routing, even shares": (Routing(clusters=4), {}),
     "routing, alone": (Routing(clusters=4, window=1), {}),
@@ -23,10 +25,14 @@ CASES = {
 }
 
 
+def takes(*heads, fitted=False):
+    return heads[0].dtype == torch.float32
+
+
 @pytest.fixture(autouse=True)
 def _always(monkeypatch):
     for module in (weft.mixers.reformer, weft.mixers.routing):
-        monkeypatch.setattr(module, "can_fuse", lambda *heads: heads[0].dtype == torch.float32)
+        monkeypatch.setattr(module, "can_fuse", takes)
     for name in ("FORWARD", "FORWARD_WIDE", "BACKWARD", "BACKWARD_WIDE"):
         monkeypatch.setattr(indexed, name, (16, 16, 4, 1))
     monkeypatch.setattr(indexed, "ROWS", 16)
@@ -36,7 +42,7 @@ def _always(monkeypatch):
 def build(config, **frame):
     """A mixer whose numbers float32 holds exactly, and the same in fp64."""
     torch.manual_seed(1)
-    frame = Frame(dim=32, heads=2, length=64, **frame)
+    frame = Frame(**{"dim": 32, "heads": 2, "length": 64, **frame})
     mixer, twin = config.build(frame), config.build(frame)
     twin.load_state_dict(mixer.state_dict())
     return mixer.eval(), twin.double().eval()
@@ -54,7 +60,7 @@ def compare(name, lengths):
     config, frame = CASES[name]
     mixer, twin = build(config, **frame)
     n = lengths[0]
-    x = torch.randn(len(lengths), n, 32, requires_grad=True)
+    x = torch.randn(len(lengths), n, mixer.frame.dim, requires_grad=True)
     valid = torch.arange(n) < torch.tensor(lengths)[:, None]
     y = mixer(x, valid=None if min(lengths) == n else valid)[valid]
     wide = x.detach().double().requires_grad_()

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -50,12 +51,22 @@ class Runs:
     several: bool = False  # a token may stand at several places of a line, or at none
 
 
-def can_fuse(*heads: Tensor) -> bool:
-    """Whether the kernels take these (b, h, n, d): half precision on a GPU, no compiled graph."""
+def can_fuse(*heads: Tensor, fitted: bool = False) -> bool:
+    """Whether the kernels take these (b, h, n, d): half precision on a GPU, no compiled graph.
+
+    `fitted`: heads of other widths are padded, see `fit`.
+    """
     x = heads[0]
     half = x.dtype in (torch.float16, torch.bfloat16) and all(y.dtype == x.dtype for y in heads)
     here = x.is_cuda and not torch.compiler.is_compiling()
-    return here and half and x.shape[3] in WIDTHS and x.numel() > 0
+    fits = x.shape[3] <= WIDTHS[-1] if fitted else x.shape[3] in WIDTHS
+    return here and half and fits and x.numel() > 0
+
+
+def fit(x: Tensor) -> Tensor:
+    """(b, h, n, d) -> (b, h, n, d'): zeros behind, up to a width that the kernels take."""
+    width = next(width for width in WIDTHS if width >= x.shape[-1])
+    return F.pad(x, (0, width - x.shape[-1])) if width > x.shape[-1] else x
 
 
 def runs_of_buckets(
@@ -150,8 +161,9 @@ def attend_runs(
     A token that reads nothing in any round returns its v, and padding returns 0. The first `keyed`
     rows of x are keys already, as a state keeps them.
     """
-    drop = Dropout.of(dropout, x.device)
-    return _Attend.apply(x, v, runs, scale, eps, drop, keyed)
+    drop, width = Dropout.of(dropout, x.device), x.shape[-1]
+    out = _Attend.apply(fit(x), fit(v), runs, scale, eps, drop, keyed)
+    return out if width in WIDTHS else out[..., :width]
 
 
 class _Attend(torch.autograd.Function):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from weft.kernels.indexed import Runs
+from weft.kernels.indexed import Runs, fit
 
 MOST_COLUMNS = 128  # of a rotation that is held at once
 TOKENS, CENTROIDS, MEMBERS = 64, 64, 64  # of one program; centroids and members of one step
@@ -19,7 +19,7 @@ def hash_tokens(x: Tensor, rotations: Tensor, factors: list[int]) -> Tensor:
     """x (b, h, n, d), rotations (h, r, d, columns) -> buckets (b, h, r, n) of one or two hashes."""
     from weft.kernels.indexed_hash_triton import hash_kernel
 
-    x, rotations = _rows(x), rotations.contiguous()
+    x, rotations = _rows(fit(x)), fit(rotations.mT).mT.contiguous()
     b, h, n, d = x.shape
     rounds = rotations.shape[1]
     buckets = torch.empty(b, h, rounds, n, device=x.device, dtype=torch.int64)
