@@ -246,6 +246,23 @@ def test_the_plan_says_which_kernel_and_why():
     assert plan(request(window, 20_000, device="cuda", dtype=torch.float64)).kernel == "gather"
 
 
+@pytest.mark.parametrize("pattern", [Full(), Causal(), Causal() & Sliding(300)], ids=str)
+def test_a_gpu_takes_our_kernels_where_torch_would_need_a_mask(pattern):
+    """Torch's dense kernel is several times slower under a mask, and the mask may be n × n."""
+    half = {"device": "cuda", "dtype": torch.bfloat16, "batch": 8}
+    masked = plan(request(pattern, 1000, masked=True, **half))
+    assert masked.kernel == "triton"
+    assert masked.lowered is not None
+    simple = type(pattern) in (Full, Causal)
+    assert plan(request(pattern, 1000, **half)).kernel == ("sdpa" if simple else "triton")
+    assert plan(request(pattern, 100, masked=True, **{**half, "batch": 1})).kernel == "sdpa"
+    assert plan(request(pattern, 1000, masked=True, biased=True, **half)).kernel != "triton"
+    wide = request(pattern, 1000, masked=True, **{**half, "dtype": torch.float32})
+    assert plan(wide).kernel != "triton"
+    longer = request(Full(), 1000, masked=True, **half, m=500)
+    assert plan(longer).kernel == "sdpa", "another, shorter sequence is read"
+
+
 @pytest.mark.parametrize("kernel", [name for name in KERNELS if name != "auto"])
 def test_an_asked_for_kernel_is_used(kernel):
     for n in (50, 5000):

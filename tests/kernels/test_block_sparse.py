@@ -15,6 +15,7 @@ from weft.patterns import (
     BlockNeighbours,
     Causal,
     Columns,
+    Full,
     Keys,
     Order,
     RandomBlocks,
@@ -90,6 +91,8 @@ def check(pattern, n, m, lowered, block, key_heads=2, labels=None):
         (Causal() & Sliding(20), 20, 50, 16),
         (BlockNeighbours(16) | RandomBlocks(1, block=16), 48, 48, 16),
         (~Sliding(20) & Causal(), 48, 48, 16),
+        (Full(), 40, 70, 16),
+        (Causal(), 70, 70, 32),
     ],
     ids=str,
 )

@@ -12,8 +12,6 @@ positions (n = m in self-attention, n < m when a decoder continues).
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 
@@ -21,6 +19,7 @@ from weft.errors import Unsupported, WeftError
 from weft.kernels.bias import Bias, dense_bias
 from weft.kernels.block_sparse import WIDTHS, Dropout
 from weft.kernels.dense import dense_attention, expand_heads
+from weft.kernels.kept import kept
 from weft.kernels.labels import Labels, make_labels
 from weft.kernels.numbered import number_of
 from weft.kernels.parts import Options, run_lowered
@@ -84,11 +83,12 @@ def _attend_one(
     """All heads under one pattern."""
     labels = make_labels(options.valid, options.segments, q.shape[2])
     simple = type(pattern) in (Full, Causal) and options.kernel == "auto" and not options.lse
-    if simple and torch.compiler.is_compiling():  # nothing to plan, so nothing breaks the graph
-        return _sdpa(q, k, v, pattern, labels, options)
-    if torch.compiler.is_compiling() and fits_a_graph(q, options):
+    if torch.compiler.is_compiling():
         number = number_of(pattern)
-        if number >= 0:
+        ours = number >= 0 and q.shape[2] <= k.shape[2] and fits_a_graph(q, options)
+        if simple and not (ours and labels is not None):
+            return _sdpa(q, k, v, pattern, labels, options)  # nothing to plan breaks the graph
+        if ours:
             from weft.kernels.block_sparse_op import block_sparse  # loads dynamo
 
             (queries, keys), rate = labels or (None, None), options.dropout
@@ -197,8 +197,7 @@ def _allowed(q: Tensor, k: Tensor, pattern: Pattern, labels: Labels | None) -> T
     return allowed
 
 
-@lru_cache(maxsize=16)
-@torch.inference_mode(False)  # what is kept must serve training as well
+@kept(16)
 def _kept_mask(pattern: Pattern, n: int, m: int, device: torch.device) -> Tensor:
     """The mask of a short sequence: made anew it would take longer than the attention."""
     return dense_mask(pattern, n, m, device=device)
