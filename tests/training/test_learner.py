@@ -8,7 +8,7 @@ import torch
 from tiny_runs import Drifting, examples, stage, trunk
 
 from weft.objectives import Batch, CausalLM, Classify, Loss
-from weft.training.learner import Learner, parts
+from weft.training.learner import Learner
 
 CPU = torch.device("cpu")
 
@@ -53,7 +53,7 @@ def test_four_parts_of_8_are_one_of_32(objective, mixer):
 def test_parts_without_their_padding_are_the_padded_batch(objective):
     made, reader = learner(objective, 4), Drifting(strength=0.0)
     ragged = made.stage.source.batch(0).by_length()
-    widths = [part.x.shape[1] for part in parts(ragged, 4)]
+    widths = [part.x.shape[1] for part in ragged.parts(4)]
     assert widths == sorted(widths)
     assert widths[0] < widths[-1] == ragged.x.shape[1]
     padded = gradients(learner(objective, 1))
@@ -79,6 +79,14 @@ def test_rows_by_length():
     assert holes.by_length().reach == (1, 3)
     whole = Batch(x=torch.zeros(2, 5))
     assert whole.by_length() is whole
+
+
+@pytest.mark.parametrize(("n", "widths", "each"), [(2000, 16, 128), (100, 4, 32), (9, 16, 8)])
+def test_rows_reach_up_to_few_widths(n, widths, each):
+    sizes = torch.tensor([1, each, each + 1, n - 1, n])
+    batch = Batch(x=torch.zeros(5, n), valid=torch.arange(n) < sizes[:, None])
+    wanted = [min(n, -(-size // each) * each) for size in sizes.tolist()]
+    assert batch.by_length(widths).reach == tuple(sorted(wanted))
 
 
 def test_the_gradient_is_that_of_the_mean():
@@ -160,7 +168,7 @@ def test_updates_are_the_equation_of_adamw(accumulate):
 def test_parts_hold_every_row_once():
     batch = stage(batch=11).source.batch(0)
     for count in (1, 2, 3, 11, 20):
-        found = list(parts(batch, count))
+        found = list(batch.parts(count))
         assert len(found) == min(count, 11)
         assert all(len(part) for part in found)
         assert torch.equal(torch.cat([part.x for part in found]), batch.x)

@@ -1,6 +1,7 @@
 """Compiled layers and recorded updates: what can be checked without a GPU."""
 
 import dataclasses
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -8,9 +9,12 @@ from tiny_runs import settings, stage, trunk
 from torch import nn
 
 from weft.errors import WeftError
+from weft.kernels.kept import kept
 from weft.models.sublayer import Sublayer
+from weft.objectives import CausalLM, Classify
+from weft.training import recorder
 from weft.training.learner import Learner
-from weft.training.recorder import Recorder, compile_layers
+from weft.training.recorder import WARM_UP, Recorder, compile_layers
 
 CPU = torch.device("cpu")
 
@@ -31,11 +35,11 @@ class Stream:
 class Graph:
     """A CUDA graph that runs what was recorded, as a replay would."""
 
-    def __init__(self):
-        self.recorded, self.replays = None, 0
+    def __init__(self, call=None):
+        self.recorded, self.replays, self.generators = call, 0, []
 
     def register_generator_state(self, generator):
-        self.generator = generator
+        self.generators.append(generator)
 
     def replay(self):
         self.replays += 1
@@ -43,37 +47,24 @@ class Graph:
 
 
 @pytest.fixture
-def graphs(monkeypatch):
-    """Recording without a GPU: what is called inside the context is called at every replay."""
-    made = []
-
-    def graph():
-        made.append(Graph())
-        return made[-1]
-
-    class Recording:
-        def __init__(self, graph, stream):
-            self.graph = graph
-
-        def __enter__(self):
-            learner, learn = made[-1].learner, Learner.learn
-            monkeypatch.setattr(
-                Learner,
-                "learn",
-                lambda one, batch, steps: setattr(
-                    self.graph, "recorded", lambda: learn(learner, batch, steps)
-                ),
-            )
-            self.learn = learn
-
-        def __exit__(self, *error):
-            monkeypatch.setattr(Learner, "learn", self.learn)
-
+def cuda(monkeypatch):
+    """Streams and memory of a GPU that is not there."""
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream())
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", graph)
-    monkeypatch.setattr(torch.cuda, "graph", Recording)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "memory")
+
+
+@pytest.fixture
+def graphs(cuda, monkeypatch):
+    """Recording without a GPU: what is recorded is called at every replay, and not before."""
+    made = []
+
+    def record(recorder, call):
+        made.append(Graph(call))
+        return made[-1]
+
+    monkeypatch.setattr(Recorder, "record", record)
     return made
 
 
@@ -81,36 +72,106 @@ def recording(**changes):
     """A learner on the CPU that believes it records."""
     one = Learner(stage(valid=False, **changes), 0, CPU)
     one.recorder = Recorder(one)
-    register = Graph.register_generator_state
-
-    def register_and_know(graph, generator):
-        register(graph, generator)
-        graph.learner = one
-
-    Graph.register_generator_state = register_and_know
     return one
 
 
+def padded(**changes):
+    """Batches of one width."""
+    data = stage(**changes).source
+    return dataclasses.replace(data, rows=dataclasses.replace(data.rows, fixed=True))
+
+
+def differences(one, other):
+    pairs = zip(one.model.named_parameters(), other.model.parameters(), strict=True)
+    return [name for (name, a), b in pairs if not torch.equal(a, b)]
+
+
 def test_recorded_updates_are_plain_updates(graphs):
-    data = stage(shape=trunk(dropout=0.0)).source
-    fixed = dataclasses.replace(data, rows=dataclasses.replace(data.rows, fixed=True))
-    one, other = (
-        recording(shape=trunk(dropout=0.0), source=fixed),
-        Learner(stage(shape=trunk(dropout=0.0), source=fixed, valid=False), 0, CPU),
-    )
+    shape = trunk(dropout=0.0)
+    fixed = padded(shape=shape)
+    one = recording(shape=shape, source=fixed)
+    other = Learner(stage(shape=shape, source=fixed, valid=False), 0, CPU)
     for number in range(7):
         for each in (one, other):
             each.step(fixed.batch(number), number, number)
-    assert [graph.replays for graph in graphs] == [4]
-    for (name, a), b in zip(one.model.named_parameters(), other.model.parameters(), strict=True):
-        assert torch.equal(a, b), name
+    assert [graph.replays for graph in graphs] == [4, 4]  # the only part, and the end
+    assert differences(one, other) == []
+
+
+def by_width(number, source, widths=3):
+    return source.batch(number).by_length(widths)
+
+
+@pytest.mark.parametrize("objective", [Classify(), CausalLM()], ids=["rows", "tokens"])
+def test_parts_are_recorded_by_their_shape(graphs, objective):
+    """Each shape is seen once before it is recorded; the first part of an update is another."""
+    shape = trunk(dropout=0.0)
+    fixed = padded(objective=objective, shape=shape)
+    run = {"objective": objective, "shape": shape, "source": fixed, "accumulate": 2}
+    one, other = recording(**run), Learner(stage(valid=False, **run), 0, CPU)
+    shapes = {}
+    for number in range(12):
+        batch = by_width(number, fixed)
+        for place, part in enumerate(batch.parts(2)):
+            shapes.setdefault((place, part.x.shape), []).append(number)
+        for each in (one, other):
+            each.step(batch, number, number)
+    assert differences(one, other) == []
+    assert len(shapes) > 3, "batches of one shape show nothing"
+    plain = {key: sum(1 for n in at if n < WARM_UP) or 1 for key, at in shapes.items()}
+    replays = sorted(len(at) - plain[key] for key, at in shapes.items() if len(at) > plain[key])
+    *parts, end = sorted(graph.replays for graph in graphs)
+    assert (parts, end) == (replays, 12 - WARM_UP)
+
+
+@pytest.mark.parametrize("broken", ["first", "gradients"])
+def test_twins_that_forget_are_found(graphs, monkeypatch, broken):
+    """Sums or gradients that go on from the update before: the weights differ."""
+    fixed = padded(shape=trunk(dropout=0.0))
+    run = {"shape": trunk(dropout=0.0), "source": fixed, "accumulate": 2}
+    one, other = recording(**run), Learner(stage(valid=False, **run), 0, CPU)
+    if broken == "first":
+        true = one.micro_step
+        one.micro_step = lambda batch, first: true(batch, first=first and one.recorder.seen < 3)
+    for number in range(8):
+        for each in (one, other):
+            each.step(by_width(number, fixed), number, number)
+            if broken == "gradients" and each is one and one.recorder.seen == WARM_UP:
+                next(each.model.parameters()).grad.fill_(0.1)
+    assert differences(one, other)
+
+
+def test_what_recordings_read_is_held(cuda, monkeypatch):
+    """A cache may forget it: the graph would read from memory that is someone else's by then."""
+    seen = {}
+
+    @contextmanager
+    def recorded(graph, *, pool, stream):
+        seen.update(pool=pool, stream=stream)
+        yield
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", recorded)
+    one = recording()
+
+    @kept(1)
+    def place(number):
+        return torch.full((2,), number)
+
+    before = place(0)
+    graph = one.recorder.record(lambda: place(1))
+    assert [t.tolist() for t in one.recorder.held.values()] == [[1, 1]]
+    assert seen == {"pool": "memory", "stream": one.recorder.stream}
+    assert graph.generators == [one.generator]
+    place(2)
+    assert len(one.recorder.held) == 1
+    assert place(0) is not before, "a cache of one forgets"
 
 
 def test_recorded_updates_skip_other_layers_each_time(graphs):
     """LayerDrop: the coins of an update are drawn before its replay."""
     shape = trunk(dropout=0.0, order="sf" * 3, depth="layer_drop(rate=0.5)")
-    data = stage(shape=shape).source
-    fixed = dataclasses.replace(data, rows=dataclasses.replace(data.rows, fixed=True))
+    fixed = padded(shape=shape)
     one = recording(shape=shape, source=fixed)
     other = Learner(stage(shape=shape, source=fixed, valid=False), 0, CPU)
     seen = set()
@@ -119,18 +180,17 @@ def test_recorded_updates_skip_other_layers_each_time(graphs):
             each.step(fixed.batch(number), number, number)
         seen.add(tuple(one.drawing[0].coins.tolist()))
     assert len(seen) > 2
-    for (name, a), b in zip(one.model.named_parameters(), other.model.parameters(), strict=True):
-        assert torch.equal(a, b), name
+    assert differences(one, other) == []
 
 
-def test_a_batch_of_another_shape_is_refused(graphs):
+def test_too_many_shapes_are_refused(graphs, monkeypatch):
+    monkeypatch.setattr(recorder, "_SHAPES", 2)
     one = recording(shape=trunk(dropout=0.0))
-    batches = [one.stage.source.batch(number) for number in range(12)]
-    wide = max(batches, key=lambda batch: batch.x.shape[1])
-    for number in range(4):
-        one.step(wide, number, number)
-    with pytest.raises(WeftError, match=r"one shape; got .* Pad every batch"):
-        one.step(wide.part(0, 2), 4, 4)
+    batch = padded().batch(0)
+    one.step(batch, 0, 0)
+    one.step(batch.part(0, 2), 1, 1)
+    with pytest.raises(WeftError, match=r"at most 2 shapes .* Pad batches to fewer lengths"):
+        one.step(batch.part(0, 3), 2, 2)
 
 
 def test_a_mixer_that_changes_between_updates_is_refused(graphs):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -19,7 +21,7 @@ class Batch:
     y: Tensor | None = None  # classes (b,), or numbers
     words: Tensor | None = None  # (b, n): which word of its row each token belongs to
     group: Tensor | None = None  # (b,): which group of the task a row belongs to, e.g. a position
-    reach: tuple[int, ...] | None = None  # (b,): places up to a row's last real one, on the host
+    reach: tuple[int, ...] | None = None  # (b,): places of a row up to its last real one, or more
 
     def __len__(self) -> int:
         return len(self.x)
@@ -41,13 +43,19 @@ class Batch:
         moved = {name: t.to(device, non_blocking=True) for name, t in self.tensors().items()}
         return replace(self, **moved)
 
-    def by_length(self) -> Batch:
-        """The rows of a padded batch on the CPU from short to long; their reach is known then."""
+    def by_length(self, widths: int | None = None) -> Batch:
+        """The rows of a padded batch on the CPU from short to long; their reach is known then.
+
+        `widths`: a row reaches up to a multiple of its batch's width over this, or of 8 near it.
+        """
         if self.valid is None:
             return self
-        places = torch.arange(1, self.valid.shape[1] + 1)  # (n,)
-        reach = (self.valid * places).amax(1).clamp(min=1)  # (b,)
+        n = self.valid.shape[1]
+        reach = (self.valid * torch.arange(1, n + 1)).amax(1).clamp(min=1)  # (b,)
         order = reach.argsort(stable=True)
+        if widths is not None:
+            each = 8 * -(-n // (8 * widths))
+            reach = (-(-reach // each) * each).clamp(max=n)
         moved = {name: tensor[order] for name, tensor in self.tensors().items()}
         return replace(self, **moved, reach=tuple(reach[order].tolist()))
 
@@ -60,3 +68,9 @@ class Batch:
         for name in cut.keys() & {"x", "valid", "words"}:
             cut[name] = cut[name][:, : max(reach)]
         return replace(self, **cut, reach=reach)
+
+    def parts(self, count: int) -> Iterator[Batch]:
+        """`count` parts of almost equal numbers of rows; none is empty."""
+        count = min(count, len(self))
+        edges = [len(self) * i // count for i in range(count + 1)]
+        return (self.part(start, stop) for start, stop in pairwise(edges))

@@ -15,13 +15,20 @@ from weft.training.source import Source
 class Feed:
     """The batches of a source, in the order of steps from any step on.
 
-    `by_length`: rows of a batch stand from short to long, so that its parts have little padding.
+    `by_length`: rows of a batch stand from short to long, so that its parts have little padding;
+    `widths`: of so many different lengths at most.
     """
 
     def __init__(
-        self, source: Source, device: torch.device, ahead: int, by_length: bool = False
+        self,
+        source: Source,
+        device: torch.device,
+        ahead: int,
+        by_length: bool = False,
+        widths: int | None = None,
     ) -> None:
-        self.source, self.device, self.by_length = source, device, by_length
+        self.source, self.device = source, device
+        self.by_length, self.widths = by_length, widths
         self.ahead = ahead if device.type == "cuda" else 0
         self._pool = ThreadPoolExecutor(1) if self.ahead else None
         self._waiting: deque[tuple[int, Future[Batch]]] = deque()
@@ -40,7 +47,7 @@ class Feed:
     def made(self, step: int) -> Batch:
         """The batch of this step, on the CPU."""
         batch = self.source.batch(step)
-        return batch.by_length() if self.by_length else batch
+        return batch.by_length(self.widths) if self.by_length else batch
 
     def _pinned(self, step: int) -> Batch:
         return pinned(self.made(step))

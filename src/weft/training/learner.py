@@ -9,8 +9,7 @@ padding to all of them is left off. Nothing in here waits for a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +47,9 @@ class Learner:
         self.scaler = self.precision.scaler()
         self.health = Health(device, self.settings)
         self.generator = torch.Generator(device)
+        # Of the parts of an update so far: items of the first one, items, and mean of the loss.
+        self.unit, self.items, self.mean = torch.zeros(3, dtype=torch.float64, device=device)
+        self.keeps_gradients = False  # their memory, from update to update
         self.recorder = Recorder(self) if self.settings.graph and device.type == "cuda" else None
         # Since the last row of metrics: total, count, right, gradient norms, updates.
         self.window = torch.zeros(5, dtype=torch.float64, device=device)
@@ -68,33 +70,28 @@ class Learner:
 
     def learn(self, batch: Batch, made: int | Tensor) -> None:
         """The update itself; `made`, the updates before it, may be a number on the device."""
-        self.begin()
-        for part in parts(batch, self.settings.accumulate):
-            self.micro_step(part)
+        for number, part in enumerate(batch.parts(self.settings.accumulate)):
+            self.micro_step(part, first=number == 0)
         self.update(made)
 
-    def begin(self) -> None:
-        """Before the first part of an update."""
-        self.unit: Tensor | None = None
-        self.items: Tensor | int = 0
-        self.mean: Tensor | float = 0.0
-        if self.device.type == "cpu":
+    def micro_step(self, batch: Batch, *, first: bool) -> Loss:
+        """Add the gradients of these rows: the first of an update, or some more of it."""
+        if first and self.device.type == "cpu":
             self.random_before = torch.get_rng_state()
-
-    def micro_step(self, batch: Batch) -> Loss:
-        """Add the gradients of these rows."""
         with self.precision.autocast():
             loss = self.stage.objective.loss(self.model, batch, self.generator)
         # Gradients are of total / (items of the first part), so that float16 has no larger numbers
         # to hold than the mean's; `update` makes that total / (items of all parts).
-        if self.unit is None:
-            self.unit = loss.count.clamp(min=1).double()
+        if first:
+            self.unit.copy_(loss.count.clamp(min=1))
+            self.items.zero_()
+            self.mean.zero_()
         objective = loss.total / self.unit.to(loss.total.dtype)
         if (penalty := penalties(self.model)) is not None:
             objective = objective + penalty * (loss.count / self.unit).to(penalty.dtype)
         self.scaler.scale(objective).backward()
-        self.items = self.items + loss.count
-        self.mean = self.mean + objective.detach()
+        self.items += loss.count
+        self.mean += objective.detach()
         self.window[:3] += torch.stack([value.detach().double() for value in loss[:3]])
         return loss
 
@@ -111,7 +108,7 @@ class Learner:
             self.optimiser.found_inf = self.health.broken
         self.scaler.step(self.optimiser)
         self.scaler.update()
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimiser.zero_grad(set_to_none=not self.keeps_gradients)
         self.window[3:] += torch.stack([norm.double(), torch.ones_like(norm).double()])
 
     def check(self, batch_of: Callable[[int], Batch], began: int) -> None:
@@ -123,8 +120,7 @@ class Learner:
             torch.set_rng_state(self.random_before)
         number = step - began
         self.generator.manual_seed(derive(self.seed, "step", number))
-        self.begin()
-        part = next(parts(batch_of(number).to(self.device), self.settings.accumulate))
+        part = next(batch_of(number).to(self.device).parts(self.settings.accumulate))
 
         def again() -> Tensor:
             with self.precision.autocast():
@@ -172,10 +168,3 @@ class Learner:
         torch.set_rng_state(found.tensors["random/cpu"])
         if self.device.type == "cuda" and "random/cuda" in found.tensors:
             torch.cuda.set_rng_state(found.tensors["random/cuda"], self.device)
-
-
-def parts(batch: Batch, count: int) -> Iterator[Batch]:
-    """A batch in `count` parts of almost equal numbers of rows; none is empty."""
-    count = min(count, len(batch))
-    edges = [len(batch) * i // count for i in range(count + 1)]
-    return (batch.part(start, stop) for start, stop in pairwise(edges))

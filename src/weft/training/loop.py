@@ -27,10 +27,11 @@ from weft.training.checkpoint import Checkpoint
 from weft.training.evaluate import score
 from weft.training.feed import Feed
 from weft.training.interrupt import Interrupt
-from weft.training.learner import Learner, parts
+from weft.training.learner import Learner
 from weft.training.place import Place
 from weft.training.progress import Progress, Several
 from weft.training.record import Record
+from weft.training.recorder import RECORDED_WIDTHS
 from weft.training.run import Outcome, Run
 from weft.training.seeds import derive
 from weft.training.speed import Memory, Stopwatch
@@ -102,7 +103,7 @@ class Trainer:
         batch = self.feed.batch(self.at.number)
         self.learner.step(batch, self.at.number, self.at.step)
         self.at.step += 1
-        tokens = sum(part.tokens for part in parts(batch, self.stage.settings.accumulate))
+        tokens = sum(part.tokens for part in batch.parts(self.stage.settings.accumulate))
         self.at.tokens += tokens
         self.stopwatch.count(tokens)
 
@@ -192,8 +193,10 @@ class Trainer:
         seed = derive(self.run.settings.seed, "stage", self.at.stage)
         self.learner = Learner(self.stage, seed, self.device)
         settings = self.stage.settings
-        ragged = settings.accumulate > 1 and not settings.graph
-        self.feed = Feed(self.stage.source, self.device, self.run.settings.prefetch, ragged)
+        ragged = (settings.accumulate > 1 or settings.graph) and not settings.compile
+        widths = RECORDED_WIDTHS if settings.graph else None
+        ahead = self.run.settings.prefetch
+        self.feed = Feed(self.stage.source, self.device, ahead, ragged, widths)
         self.stopwatch = Stopwatch(self.device)
 
     def next_stage(self) -> None:

@@ -2,19 +2,26 @@
 
 A small model on a GPU waits for Python, which starts its kernels one by one. `torch.compile` fuses
 the kernels of a layer; layers that are alike share one compiled graph. A CUDA graph goes further:
-an update, from the embedding to the optimiser, is recorded once and then replayed with a single
-call. Both compute what the loop computes step by step.
+what an update does, from the embedding to the optimiser, is recorded once and then replayed. Both
+compute what the loop computes step by step.
+
+An update is its parts and its end. Parts are recorded by their shape, so that rows of like length
+stay together and little of what is computed is padding; all recordings share their memory, as one
+runs after another. What lasts from part to part is made before, outside of them: the batches, the
+gradients, and the sums that the learner keeps.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 
 from weft.errors import WeftError
+from weft.kernels.kept import holding
 from weft.mixers.base import Mixer
 from weft.models.sublayer import Sublayer
 from weft.objectives import Batch
@@ -22,8 +29,19 @@ from weft.objectives import Batch
 if TYPE_CHECKING:
     from weft.training.learner import Learner
 
-WARM_UP = 3  # updates before the recording: kernels are chosen, the optimiser's memory is made
+WARM_UP = 3  # updates before any recording: kernels are chosen, the optimiser's memory is made
 _GRAPHS = 64  # per layer: shapes, train and evaluation, settings that differ by layer
+_SHAPES = 64  # of parts that are recorded
+RECORDED_WIDTHS = 16  # of the parts of padded batches
+
+Shape = tuple[Any, ...]  # whether a part is the first of its update, names and shapes of tensors
+
+
+class Part(NamedTuple):
+    """A recorded part, and the batch that it reads from."""
+
+    batch: Batch
+    graph: torch.cuda.CUDAGraph
 
 
 def compile_layers(model: nn.Module) -> None:
@@ -40,7 +58,7 @@ def compile_layers(model: nn.Module) -> None:
 
 
 class Recorder:
-    """Records the update of a learner, and replays it with other batches."""
+    """Records the parts of a learner's updates and their end, and replays them."""
 
     def __init__(self, learner: Learner) -> None:
         for mixer in learner.mixers:
@@ -51,46 +69,68 @@ class Recorder:
                 )
         self.learner = learner
         self.stream = torch.cuda.Stream(learner.device)
+        self.memory = torch.cuda.graph_pool_handle()
         self.made = torch.zeros((), dtype=torch.int64, device=learner.device)
         self.seen = 0
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.batch: Batch | None = None
+        self.parts: dict[Shape, Part | None] = {}  # None: seen once, and not recorded yet
+        self.end: torch.cuda.CUDAGraph | None = None
+        self.held: dict[int, Any] = {}  # what the recordings read from and others may forget
 
     def learn(self, batch: Batch, made: int) -> None:
         """One update."""
         self.made.fill_(made)
         self.stream.wait_stream(torch.cuda.current_stream(self.learner.device))
         with torch.cuda.stream(self.stream):
-            if self.seen < WARM_UP:
-                self.learner.learn(batch, self.made)
-                self.seen += 1
-            else:
-                self.take(batch)
-                if self.graph is None:
-                    self.record()
-                self.graph.replay()
+            for number, part in enumerate(batch.parts(self.learner.settings.accumulate)):
+                self.micro_step(part, first=number == 0)
+            self.update()
         torch.cuda.current_stream(self.learner.device).wait_stream(self.stream)
 
-    def take(self, batch: Batch) -> None:
-        """The batch into the place that the recording reads from."""
-        given = batch.tensors()
-        if self.batch is None:
-            copies = {name: tensor.clone() for name, tensor in given.items()}
-            self.batch = dataclasses.replace(batch, **copies)
+    def micro_step(self, batch: Batch, *, first: bool) -> None:
+        """One part: as it is at first, so that its kernels are chosen and built, then recorded."""
+        shape = (first, *((name, tuple(t.shape)) for name, t in batch.tensors().items()))
+        if self.seen < WARM_UP or shape not in self.parts:
+            self.parts.setdefault(shape, None)
+            if len(self.parts) > _SHAPES:
+                raise WeftError(
+                    f"updates are recorded for at most {_SHAPES} shapes of batches; the next is "
+                    f"{dict(shape[1:])}. Pad batches to fewer lengths, or set graph=false"
+                )
+            self.learner.micro_step(batch, first=first)
             return
-        places = self.batch.tensors()
-        shapes = [{name: tuple(t.shape) for name, t in each.items()} for each in (places, given)]
-        if shapes[0] != shapes[1]:
-            raise WeftError(
-                f"a recorded update takes batches of one shape; got {shapes[1]} after {shapes[0]}. "
-                "Pad every batch to the same length, or set graph=false"
-            )
-        for name, place in places.items():
-            place.copy_(given[name], non_blocking=True)
+        recorded = self.parts[shape]
+        if recorded is None:
+            own = {name: tensor.clone() for name, tensor in batch.tensors().items()}
+            own = dataclasses.replace(batch, **own, reach=None)
+            graph = self.record(lambda: self.learner.micro_step(own, first=first))
+            recorded = self.parts[shape] = Part(own, graph)
+        places = recorded.batch.tensors()
+        for name, tensor in batch.tensors().items():
+            places[name].copy_(tensor, non_blocking=True)
+        recorded.graph.replay()
 
-    def record(self) -> None:
-        """Record the update; nothing is computed yet."""
-        self.graph = torch.cuda.CUDAGraph()
-        self.graph.register_generator_state(self.learner.generator)
-        with torch.cuda.graph(self.graph, stream=self.stream):
-            self.learner.learn(self.batch, self.made)
+    def update(self) -> None:
+        """The end of an update, after its parts."""
+        if self.seen < WARM_UP:
+            learnt = [p for p in self.learner.model.parameters() if p.grad is not None]
+            self.learner.update(self.made)
+            self.seen += 1
+            if self.seen == WARM_UP:
+                self.learner.keeps_gradients = True
+                for parameter in learnt:
+                    parameter.grad = torch.zeros_like(parameter)
+            return
+        if self.end is None:
+            self.end = self.record(lambda: self.learner.update(self.made))
+        self.end.replay()
+
+    def record(self, call: Callable[[], object]) -> torch.cuda.CUDAGraph:
+        """Record a call; nothing is computed yet."""
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.learner.generator)
+        with (
+            holding(self.held),
+            torch.cuda.graph(graph, pool=self.memory, stream=self.stream),
+        ):
+            call()
+        return graph
