@@ -12,7 +12,7 @@ from gpu_checks import attempt, compare
 from weft.kernels.attend import attend
 from weft.kernels.block_sparse import Dropout
 from weft.kernels.numbered import number
-from weft.patterns import Blocked, Causal, Sliding, Window2d
+from weft.patterns import Blocked, Causal, Full, Sliding, Window2d
 from weft.patterns.derive import mask
 
 pytestmark = pytest.mark.gpu
@@ -30,8 +30,9 @@ def heads(n, d, count=3, b=2, h=4):
     return [x.transpose(1, 2).requires_grad_() for x in made]
 
 
-def dense(q, k, v, pattern):
+def dense(q, k, v, pattern, valid=None):
     seen = mask(pattern, q.shape[2], device="cuda")
+    seen = seen if valid is None else seen & valid[:, None, None]
     q, k, v = (x.double() for x in (q, k, v))
     return (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~seen, float("-inf")).softmax(-1) @ v
 
@@ -50,6 +51,20 @@ def test_patterns_equal_dense(name, d, compiled):
     compare(run(*inputs), dense(*inputs, pattern), inputs)
 
 
+@pytest.mark.parametrize("pattern", [Full(), Causal()], ids=str)
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "graph"])
+def test_padded_dense_attention_equals_dense(pattern, compiled):
+    pattern, inputs, n = number(pattern), heads(1000, 64), 1000
+    valid = torch.arange(n, device="cuda") < torch.tensor([[n], [n // 3]], device="cuda")
+
+    def call(q, k, v):
+        return attend(q * 1, k, v, pattern, valid=valid) * 1
+
+    torch.compiler.reset()
+    run = torch.compile(call, fullgraph=True, dynamic=False) if compiled else call
+    compare(run(*inputs), dense(*inputs, pattern, valid), inputs)
+
+
 @pytest.mark.parametrize("rate", [0.1, 0.6])
 def test_dropout_keeps_its_share_and_its_mean(rate):
     q, k, v = heads(2048, 64)
@@ -65,6 +80,8 @@ def test_dropout_keeps_its_share_and_its_mean(rate):
 if __name__ == "__main__":
     cases = list(product(PATTERNS, (16, 32, 64, 128), (False, True)))
     calls = [(test_patterns_equal_dense, args) for args in cases]
+    cases = product((Full(), Causal()), (False, True))
+    calls += [(test_padded_dense_attention_equals_dense, args) for args in cases]
     calls += [(test_dropout_keeps_its_share_and_its_mean, (rate,)) for rate in (0.1, 0.6)]
     for check, args in calls:
         print(attempt(check, args), flush=True)

@@ -8,6 +8,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from gpu_checks import attempt
 
 from weft.arena.examples import Examples, Rows
 from weft.arena.model import ModelSetting
@@ -56,10 +57,12 @@ def learner(mixer: str, dropout: float = 0.0, **settings) -> Learner:
     return Learner(stage, 0, torch.device("cuda"))
 
 
-def weights(mixer: str, steps: int = 9, **settings) -> torch.Tensor:
+def weights(mixer: str, steps: int = 9, widths: int | None = None, **settings) -> torch.Tensor:
     one = learner(mixer, **settings)
     for number in range(steps):
-        one.step(one.stage.source.batch(number).to("cuda"), number, number)
+        batch = one.stage.source.batch(number)
+        batch = batch if widths is None else batch.by_length(widths)
+        one.step(batch.to("cuda"), number, number)
     torch.cuda.synchronize()
     assert one.health.first_bad_step() is None
     return torch.cat([p.detach().flatten() for p in one.model.parameters()])
@@ -68,6 +71,15 @@ def weights(mixer: str, steps: int = 9, **settings) -> torch.Tensor:
 @pytest.mark.parametrize("mixer", MIXED)
 def test_recorded_updates_learn_the_same(mixer):
     plain, recorded = weights(mixer), weights(mixer, graph=True)
+    moved = (plain - weights(mixer, steps=0)).norm()
+    assert (plain - recorded).norm() < 0.1 * moved, ((plain - recorded).norm(), moved)
+
+
+@pytest.mark.parametrize("mixer", MIXED)
+def test_parts_of_several_lengths_learn_the_same(mixer):
+    """Enough updates that every shape is recorded and replayed after others."""
+    many = {"steps": 30, "accumulate": 4}
+    plain, recorded = weights(mixer, **many), weights(mixer, widths=4, graph=True, **many)
     moved = (plain - weights(mixer, steps=0)).norm()
     assert (plain - recorded).norm() < 0.1 * moved, ((plain - recorded).norm(), moved)
 
@@ -91,19 +103,13 @@ def test_replays_draw_dropout_anew():
 
 
 if __name__ == "__main__":
-    for name in MIXED:
-        for check in (test_recorded_updates_learn_the_same, test_compiled_layers_learn_the_same):
-            try:
-                check(name)
-                print("ok", check.__name__, name, flush=True)
-            except Exception as error:
-                print(
-                    "FAILED",
-                    check.__name__,
-                    name,
-                    type(error).__name__,
-                    str(error)[:300],
-                    flush=True,
-                )
+    checks = (
+        test_parts_of_several_lengths_learn_the_same,
+        test_recorded_updates_learn_the_same,
+        test_compiled_layers_learn_the_same,
+    )
+    for check in checks:
+        for name in MIXED:
+            print(attempt(check, (name,)), flush=True)
     test_replays_draw_dropout_anew()
     print("ok dropout", flush=True)
