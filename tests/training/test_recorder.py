@@ -7,9 +7,11 @@ import pytest
 import torch
 from tiny_runs import settings, stage, trunk
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 
 from weft.errors import WeftError
 from weft.kernels.kept import kept
+from weft.mixers import MIXERS, Frame
 from weft.models.sublayer import Sublayer
 from weft.objectives import CausalLM, Classify
 from weft.training import recorder
@@ -17,6 +19,10 @@ from weft.training.learner import Learner
 from weft.training.recorder import WARM_UP, Recorder, compile_layers
 
 CPU = torch.device("cpu")
+OUTSIDE = (  # mixers that ask `torch.compiler.is_compiling` before they take kernels of their own
+    *("brc", "dynamic_convolution", "gru", "light_convolution", "lstm", "nsa", "nystromformer"),
+    *("reformer", "routing", "sinkhorn", "sru"),
+)
 
 
 class Stream:
@@ -215,3 +221,42 @@ def test_every_sublayer_is_compiled_and_limits_are_loud(monkeypatch):
     layers = [module for module in model.modules() if isinstance(module, Sublayer)]
     assert [module for module, _ in seen] == layers
     assert len(layers) == 2
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Graphs of dynamo alone, counted; what is compiled runs as it is."""
+    counter, true = CompileCounter(), nn.Module.compile
+    monkeypatch.setattr(
+        nn.Module, "compile", lambda module, **kw: true(module, backend=counter, **kw)
+    )
+    with torch._dynamo.config.patch(recompile_limit=8, fail_on_recompile_limit_hit=False):
+        yield counter
+    torch.compiler.reset()
+
+
+# Dynamo looks at the gradients of what it traces, also where there are none.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_a_second_shape_makes_a_graph_for_all(counted):
+    fixed = padded(shape=trunk(dropout=0.0))
+    run = {"shape": trunk(dropout=0.0), "source": fixed, "accumulate": 2, "compile": True}
+    one = Learner(stage(valid=False, **run), 0, CPU)
+    widths = set()
+    for number in range(12):
+        batch = fixed.batch(number).by_length()
+        widths |= {part.x.shape[1] for part in batch.parts(2)}
+        one.step(batch, number, number)
+    each = 2 * len(widths)  # a graph for each width of each of two sublayers
+    assert counted.frame_count <= 8 < each, (counted.frame_count, each)
+
+
+@pytest.mark.parametrize("name", sorted(MIXERS))
+def test_mixers_with_kernels_of_their_own_run_between_graphs_on_a_gpu(name, monkeypatch):
+    """Those that say so, and no others."""
+    monkeypatch.setattr(recorder, "_on_a_gpu", lambda module: True)
+    config = MIXERS[name].small() if hasattr(MIXERS[name], "small") else MIXERS[name]()
+    causal = not config.traits.bidirectional
+    mixer = config.build(Frame(dim=16, heads=2, length=64, causal=causal))
+    with torch._dynamo.config.patch(recompile_limit=8, fail_on_recompile_limit_hit=False):
+        compile_layers(nn.ModuleList([mixer]))
+    assert ("forward" in vars(mixer)) == mixer.outside_graphs == (name in OUTSIDE)

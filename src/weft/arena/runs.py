@@ -94,7 +94,7 @@ def _source(task: Any, settings: Settings, seed: int) -> Source:
     drawn = task.stream(settings.batch) if hasattr(task, "stream") else None
     if drawn is not None:
         return drawn
-    # A recorded update wants every batch in one shape, and so does a compiled one.
+    # Recorded and compiled updates want few shapes: parts are cut from batches of one width.
     fixed = settings.graph or settings.compile
     rows = dataclasses.replace(task.load("train"), fixed=fixed)
     return Shuffled(rows=rows, batch_size=settings.batch, seed=seed)

@@ -105,6 +105,8 @@ class Mixer(nn.Module):
     # Which projections of the frame it takes: none, since it has its own; those that project each
     # token by itself; or all, since its state hands on what they remember.
     projections: Literal["none", "tokenwise", "all"] = "none"
+    # Whether its fast kernels on a GPU run outside of compiled graphs, so that it does as well.
+    outside_graphs = False
 
     def __init__(self, config: Any, frame: Frame) -> None:
         super().__init__()

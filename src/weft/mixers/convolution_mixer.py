@@ -54,6 +54,7 @@ class ConvolutionMixer(Mixer):
     """Gate, convolve, project; subclasses give the logits of the taps."""
 
     varies = False  # whether taps differ from token to token
+    outside_graphs = True
 
     def __init__(self, config: Any, frame: Frame) -> None:
         super().__init__(config, frame)

@@ -113,6 +113,8 @@ class NSAState(State):
 class NSAAttention(Mixer):
     """One set of queries, three of keys and values, and gates."""
 
+    outside_graphs = True
+
     def __init__(self, config: NSA, frame: Frame) -> None:
         super().__init__(config, frame)
         self.positions = build_positions(frame.positions, frame.heads, frame.head_dim)

@@ -83,6 +83,8 @@ class Nystromformer:
 class NystromformerAttention(AttentionMixer):
     """Three small softmax matrices and a convolution around shared projections."""
 
+    outside_graphs = True
+
     def __init__(self, config: Nystromformer, frame: Frame) -> None:
         super().__init__(config, frame)
         if self.positions.biased:

@@ -60,6 +60,8 @@ class Cell(nn.Module):
 class RecurrentMixer(Mixer):
     """One or two cells and a projection; `config.cell(frame)` makes a cell."""
 
+    outside_graphs = True
+
     def __init__(self, config: Any, frame: Frame) -> None:
         super().__init__(config, frame)
         if frame.positions is not None:

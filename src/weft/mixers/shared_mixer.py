@@ -19,6 +19,8 @@ from weft.mixers.base import Frame, Mixer
 class SharedMixer(Mixer):
     """The projections around attention in groups."""
 
+    outside_graphs = True
+
     def __init__(self, config: Any, frame: Frame) -> None:
         super().__init__(config, frame)
         self.positions = build_positions(frame.positions, frame.heads, frame.head_dim)

@@ -102,6 +102,8 @@ class SinkhornState(State):
 class SinkhornAttention(AttentionMixer):
     """Soft sorting of key and value blocks around shared projections."""
 
+    outside_graphs = True
+
     def __init__(self, config: Sinkhorn, frame: Frame) -> None:
         super().__init__(config, frame)
         if self.positions.biased:

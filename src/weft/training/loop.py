@@ -193,7 +193,7 @@ class Trainer:
         seed = derive(self.run.settings.seed, "stage", self.at.stage)
         self.learner = Learner(self.stage, seed, self.device)
         settings = self.stage.settings
-        ragged = (settings.accumulate > 1 or settings.graph) and not settings.compile
+        ragged = settings.accumulate > 1 or settings.graph
         widths = RECORDED_WIDTHS if settings.graph else None
         ahead = self.run.settings.prefetch
         self.feed = Feed(self.stage.source, self.device, ahead, ragged, widths)

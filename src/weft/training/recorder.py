@@ -47,14 +47,22 @@ class Part(NamedTuple):
 def compile_layers(model: nn.Module) -> None:
     """Compile every sublayer. Graphs of earlier models are forgotten.
 
-    Past its limit of graphs dynamo would go on uncompiled, silently; here it raises instead.
+    A second shape makes a graph for all shapes. Mixers whose kernels cannot be in one run between
+    graphs on a GPU. Past its limit of graphs dynamo would go on uncompiled, silently; here it
+    raises instead.
     """
     torch.compiler.reset()
     torch._dynamo.config.recompile_limit = _GRAPHS
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     for module in model.modules():
+        if isinstance(module, Mixer) and module.outside_graphs and _on_a_gpu(module):
+            module.forward = torch.compiler.disable(module.forward)
         if isinstance(module, Sublayer):
-            module.compile(dynamic=False)
+            module.compile()
+
+
+def _on_a_gpu(module: nn.Module) -> bool:
+    return any(tensor.is_cuda for tensor in (*module.parameters(), *module.buffers()))
 
 
 class Recorder:

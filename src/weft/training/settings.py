@@ -39,7 +39,7 @@ class Settings:
     clip: float | None = 1.0  # largest gradient norm; None: any
     precision: PrecisionName = "float32"
     compile: bool = False  # torch.compile, layer by layer: layers that are alike share a graph
-    graph: bool = False  # GPU: record the whole update once and replay it, for small models
+    graph: bool = False  # GPU: record what an update does once and replay it, for small models
     device: str = "auto"  # "auto": a GPU if there is one
     seed: int = 0
     keep: Keep = "best"  # which weights count at the end: best by validation, or the last
