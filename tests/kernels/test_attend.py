@@ -259,6 +259,7 @@ def test_a_gpu_takes_our_kernels_where_torch_would_need_a_mask(pattern):
     assert plan(request(pattern, 1000, masked=True, biased=True, **half)).kernel != "triton"
     wide = request(pattern, 1000, masked=True, **{**half, "dtype": torch.float32})
     assert plan(wide).kernel != "triton"
+    assert plan(request(Full(), 200_000, masked=True, **half)).kernel == "sdpa", "a long list"
     longer = request(Full(), 1000, masked=True, **half, m=500)
     assert plan(longer).kernel == "sdpa", "another, shorter sequence is read"
 

@@ -17,6 +17,7 @@ from weft.patterns.lower import Lowered, lower
 Kernel = Literal["auto", "dense", "sdpa", "gather", "flex", "triton"]
 KERNELS = ("auto", "dense", "sdpa", "gather", "flex", "triton")
 GATHER_BLOCK = 128
+LISTED = 2**34  # pairs up to which the blocks of full(), a million then, are worth a list
 BLOCKS = {"flex": FLEX_BLOCKS, "triton": TRITON_BLOCKS}
 
 
@@ -75,7 +76,8 @@ def plan(request: Request, kernel: Kernel = "auto") -> Plan:
         return Plan(kernel, "asked for", lowered, block)
     kernel = _sparse_kernel(request)
     ours = kernel == "triton" and request.n <= request.m
-    if type(request.pattern) in (Full, Causal) and not (request.masked and ours):
+    listed = type(request.pattern) is not Full or request.n * request.m <= LISTED
+    if type(request.pattern) in (Full, Causal) and not (request.masked and ours and listed):
         return _dense_plan(request, "no key is left out")
     lowered, block, price = _lowered(request, kernel)
     speed = SPEEDS["cuda" if request.device == "cuda" else "cpu"]
