@@ -76,12 +76,15 @@ def test_recorded_updates_learn_the_same(mixer):
 
 
 @pytest.mark.parametrize("mixer", MIXED)
-def test_parts_of_several_lengths_learn_the_same(mixer):
+@pytest.mark.parametrize("compiled", [False, True], ids=["", "compiled"])
+def test_parts_of_several_lengths_learn_the_same(mixer, compiled):
     """Enough updates that every shape is recorded and replayed after others."""
     many = {"steps": 30, "accumulate": 4}
-    plain, recorded = weights(mixer, **many), weights(mixer, widths=4, graph=True, **many)
+    plain = weights(mixer, **many)
+    recorded = weights(mixer, widths=4, graph=True, compile=compiled, **many)
     moved = (plain - weights(mixer, steps=0)).norm()
-    assert (plain - recorded).norm() < 0.1 * moved, ((plain - recorded).norm(), moved)
+    limit = 0.2 if compiled else 0.1  # compiled layers round otherwise
+    assert (plain - recorded).norm() < limit * moved, ((plain - recorded).norm(), moved)
 
 
 @pytest.mark.parametrize("mixer", MIXED)
@@ -103,13 +106,10 @@ def test_replays_draw_dropout_anew():
 
 
 if __name__ == "__main__":
-    checks = (
-        test_parts_of_several_lengths_learn_the_same,
-        test_recorded_updates_learn_the_same,
-        test_compiled_layers_learn_the_same,
-    )
-    for check in checks:
-        for name in MIXED:
-            print(attempt(check, (name,)), flush=True)
-    test_replays_draw_dropout_anew()
-    print("ok dropout", flush=True)
+    calls = [(test_parts_of_several_lengths_learn_the_same, (name, False)) for name in MIXED]
+    calls += [(test_replays_draw_dropout_anew, ())]
+    calls += [(test_parts_of_several_lengths_learn_the_same, (name, True)) for name in MIXED]
+    calls += [(test_recorded_updates_learn_the_same, (name,)) for name in MIXED]
+    calls += [(test_compiled_layers_learn_the_same, (name,)) for name in MIXED]
+    for check, args in calls:
+        print(attempt(check, args), flush=True)
