@@ -39,6 +39,9 @@ def test_rows_from_short_to_long():
     feed = Feed(source, torch.device("cpu"), 0, by_length=True)
     assert feed.batch(3).reach == tuple(sorted(source.batch(3).valid.sum(1).tolist()))
     assert Feed(source, torch.device("cpu"), 0).batch(3).reach is None
+    few = Feed(source, torch.device("cpu"), 0, by_length=True, widths=1)
+    width = source.batch(3).x.shape[1]
+    assert few.batch(3).reach == (width,) * 4
 
 
 def test_on_a_cpu_nothing_is_prepared_ahead():

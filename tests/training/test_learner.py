@@ -89,6 +89,19 @@ def test_rows_reach_up_to_few_widths(n, widths, each):
     assert batch.by_length(widths).reach == tuple(sorted(wanted))
 
 
+def test_sums_are_those_of_one_update():
+    """What an update knows of its loss and items does not go on into the next one."""
+    made, seen = learner(Classify(), 4), []
+    made.health.watch = lambda made, mean, norm: seen.append(mean.item())
+    for number in range(3):
+        batch = made.stage.source.batch(number)
+        with torch.no_grad():
+            loss = made.stage.objective.loss(made.model, batch, made.generator)
+        made.step(batch, number, number)
+        assert seen[-1] == pytest.approx((loss.total / loss.count).item(), rel=1e-9)
+        assert made.items.item() == len(batch)
+
+
 def test_the_gradient_is_that_of_the_mean():
     """Against autograd on the mean over all tokens, written out."""
     made = learner(CausalLM(), 4)

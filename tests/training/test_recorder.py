@@ -14,8 +14,11 @@ from weft.kernels.kept import kept
 from weft.mixers import MIXERS, Frame
 from weft.models.sublayer import Sublayer
 from weft.objectives import CausalLM, Classify
-from weft.training import recorder
+from weft.training import Progress, Run, recorder
+from weft.training.interrupt import Interrupt
 from weft.training.learner import Learner
+from weft.training.loop import Trainer
+from weft.training.record import Record
 from weft.training.recorder import WARM_UP, Recorder, compile_layers
 
 CPU = torch.device("cpu")
@@ -203,6 +206,13 @@ def test_a_mixer_that_changes_between_updates_is_refused(graphs):
     shape = trunk(mixer="performer(redraw_every=10)", dropout=0.0)
     with pytest.raises(WeftError, match="performer changes between updates"):
         Recorder(Learner(stage(shape=shape, valid=False), 0, CPU))
+
+
+@pytest.mark.parametrize(("changes", "widths"), [({"graph": True}, 16), ({"accumulate": 2}, None)])
+def test_batches_come_in_few_widths_where_updates_are_recorded(tmp_path, changes, widths):
+    run = Run(stages=(stage(**changes),))
+    made = Trainer(run, Record(tmp_path), Progress(), CPU, Interrupt())
+    assert (made.feed.by_length, made.feed.widths) == (True, widths)
 
 
 def test_float16_is_not_recorded():
