@@ -312,6 +312,7 @@ def result_sections() -> dict[Path, dict[str, str]]:
         DOCS / "speed.md": tables,
         ROOT / "README.md": {"results": summary(chosen)},
         DOCS / "lra.md": {
+            "lra_accuracy": lra_accuracy_table(found.get("h200_lra_accuracy", [])),
             "lra_speed": lra_speed_table(found["h200_lra_text_speed"]),
             "pathx": curriculum_table(found["h200_pathx"]),
         },
@@ -434,6 +435,29 @@ def decode_section(rows: list[dict[str, Any]] | None) -> str:
         return "Nothing yet: `benchmarks/results/decode.jsonl` is not there."
     tables = (decode_table(rows), decode_parts_table(rows))
     return "\n".join(to_markdown(table) for table in tables).strip()
+
+
+def lra_accuracy_table(rows: list[dict[str, Any]]) -> str:
+    """Per cent on the test split by mechanism and task, the paper's figure in brackets."""
+    from weft.arena.published import ACCURACY, TASKS
+
+    found = {(row["label"], row["task"]): row for row in rows if row["test_score"] is not None}
+    tasks = [task for task in TASKS if any(name == task for _, name in found)]
+    if not tasks:
+        return "No row yet: `benchmarks/results/h200_lra_accuracy.jsonl` is not there."
+    paper = {one.mixer: one for one in ACCURACY if one.mixer}
+
+    def cell(label: str, task: str) -> str:
+        if (label, task) not in found:
+            return "–"
+        known = paper[label].score(task) if label in paper else None
+        beside = "" if known is None else f" ({known:.2f})"
+        return f"{100 * found[label, task]['test_score']:.2f}{beside}"
+
+    lines = ["| mechanism | " + " | ".join(tasks) + " |", "|---|" + "---|" * len(tasks)]
+    for label in dict.fromkeys(label for label, _ in found):
+        lines.append(f"| `{label}` | " + " | ".join(cell(label, task) for task in tasks) + " |")
+    return "\n".join(lines)
 
 
 def lra_speed_table(rows: list[dict[str, Any]]) -> str:

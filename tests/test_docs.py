@@ -176,6 +176,22 @@ def test_generated_sections_are_current(path):
         assert GENERATE.filled(text, name, content) == text, "run: python docs/generate.py"
 
 
+def test_accuracies_stand_beside_the_papers_own():
+    rows = [
+        {"label": "full", "task": "listops", "test_score": 0.3512},
+        {"label": "full", "task": "image", "test_score": 0.4},
+        {"label": "nsa", "task": "image", "test_score": 0.5},
+        {"label": "bigbird", "task": "text", "test_score": None},
+    ]
+    table = GENERATE.lra_accuracy_table(rows).splitlines()
+    assert table[0] == "| mechanism | listops | image |"
+    assert table[2:] == [
+        "| `full` | 35.12 (36.37) | 40.00 (42.44) |",
+        "| `nsa` | – | 50.00 |",
+    ]
+    assert "No row yet" in GENERATE.lra_accuracy_table([])
+
+
 def test_the_table_of_mixers_holds_their_traits():
     """Against the registry itself, not against the generator."""
     rows = (ROOT / "docs/mixers.md").read_text().splitlines()
