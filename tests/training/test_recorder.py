@@ -150,6 +150,23 @@ def test_twins_that_forget_are_found(graphs, monkeypatch, broken):
     assert differences(one, other)
 
 
+def test_a_gradient_that_comes_later_is_refused(graphs):
+    """The end of an update is recorded with the gradients that there are then."""
+    one = recording(shape=trunk(dropout=0.0))
+    one.model.late = nn.Parameter(torch.ones(2))
+    batch, true = padded().batch(0), one.micro_step
+    for number in range(WARM_UP + 1):
+        one.step(batch, number, number)
+
+    def with_another(part, *, first):
+        true(part, first=first)
+        one.model.late.grad = torch.ones(2)
+
+    one.micro_step = with_another
+    with pytest.raises(WeftError, match="late had no gradient in the first 3 updates"):
+        one.step(batch.part(0, 2), 4, 4)
+
+
 def test_what_recordings_read_is_held(cuda, monkeypatch):
     """A cache may forget it: the graph would read from memory that is someone else's by then."""
     seen = {}

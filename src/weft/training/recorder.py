@@ -82,6 +82,7 @@ class Recorder:
         self.seen = 0
         self.parts: dict[Shape, Part | None] = {}  # None: seen once, and not recorded yet
         self.end: torch.cuda.CUDAGraph | None = None
+        self.learnt: dict[str, nn.Parameter] = {}  # what the updates change
         self.held: dict[int, Any] = {}  # what the recordings read from and others may forget
 
     def learn(self, batch: Batch, made: int) -> None:
@@ -105,6 +106,7 @@ class Recorder:
                     f"{dict(shape[1:])}. Pad batches to fewer lengths, or set graph=false"
                 )
             self.learner.micro_step(batch, first=first)
+            self.check_gradients()
             return
         recorded = self.parts[shape]
         if recorded is None:
@@ -120,17 +122,31 @@ class Recorder:
     def update(self) -> None:
         """The end of an update, after its parts."""
         if self.seen < WARM_UP:
-            learnt = [p for p in self.learner.model.parameters() if p.grad is not None]
+            self.learnt = self.with_gradients()
             self.learner.update(self.made)
             self.seen += 1
             if self.seen == WARM_UP:
                 self.learner.keeps_gradients = True
-                for parameter in learnt:
+                for parameter in self.learnt.values():
                     parameter.grad = torch.zeros_like(parameter)
             return
         if self.end is None:
             self.end = self.record(lambda: self.learner.update(self.made))
         self.end.replay()
+
+    def with_gradients(self) -> dict[str, nn.Parameter]:
+        """The parameters that have a gradient now."""
+        named = self.learner.model.named_parameters()
+        return {name: p for name, p in named if p.grad is not None}
+
+    def check_gradients(self) -> None:
+        """The recorded end changes what had a gradient when it was recorded, and nothing else."""
+        later = self.with_gradients().keys() - self.learnt.keys()
+        if self.seen >= WARM_UP and later:
+            raise WeftError(
+                f"{', '.join(sorted(later))} had no gradient in the first {WARM_UP} updates and "
+                "has one now, which a recorded update would leave out; set graph=false"
+            )
 
     def record(self, call: Callable[[], object]) -> torch.cuda.CUDAGraph:
         """Record a call; nothing is computed yet."""
