@@ -109,5 +109,5 @@ def _sunk(best, key, KEPT: tl.constexpr):
     new = (tl.maximum(best[0], key),)
     for e in tl.static_range(1, KEPT):
         one = tl.maximum(best[e], tl.minimum(best[e - 1], key))
-        new = new + (one,)  # noqa: RUF005
+        new = new + (one,)  # noqa: RUF005  # as above
     return new

@@ -32,7 +32,7 @@ def kept(most: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
                 held[id(answer)] = answer
             return answer
 
-        ask.cache_clear = remembered.cache_clear  # type: ignore[attr-defined]
+        ask.cache_clear = remembered.cache_clear  # type: ignore[attr-defined]  # as lru_cache
         return ask
 
     return around

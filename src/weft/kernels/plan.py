@@ -80,16 +80,19 @@ def plan(request: Request, kernel: Kernel = "auto") -> Plan:
     if type(request.pattern) in (Full, Causal) and not (request.masked and ours and listed):
         return _dense_plan(request, "no key is left out")
     lowered, block, price = _lowered(request, kernel)
-    speed = SPEEDS["cuda" if request.device == "cuda" else "cpu"]
-    share = price / (request.n * request.m) / (speed.masked if ours else 1.0)
+    share = price / (request.n * request.m) / (_speed(request).masked if ours else 1.0)
     if share >= 1.0:
         return _dense_plan(request, f"blocks would cost {share:.2f} times dense at this length")
     return Plan(kernel, f"blocks cost {share:.2f} times dense", lowered, block)
 
 
+def _speed(request: Request) -> Speed:
+    return SPEEDS["cuda" if request.device == "cuda" else "cpu"]
+
+
 def _lowered(request: Request, kernel: str) -> tuple[Lowered, int, float]:
     """The cheapest parts, their block size, and their price in pairs of dense attention."""
-    speed = SPEEDS["cuda" if request.device == "cuda" else "cpu"]
+    speed = _speed(request)
     lanes = speed.lanes / (request.batch * request.heads)
     choices = []
     for block in BLOCKS.get(kernel, (GATHER_BLOCK,)):
