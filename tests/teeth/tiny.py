@@ -58,6 +58,7 @@ class TinyAttention(AttentionMixer):
     """softmax over the visible keys, times a learned gain per head."""
 
     crosses = True
+    queries_apart = True
     modules: ClassVar[dict[str, type[TinyAttention]]] = {}
 
     def __init_subclass__(cls) -> None:

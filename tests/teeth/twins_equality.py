@@ -158,3 +158,21 @@ class NanOnEmptyContext(TinyAttention):
     def normalise(self, scores, mask):
         empty = ~mask.any(-1, keepdim=True)
         return super().normalise(scores, mask) / (~empty).to(scores.dtype)
+
+
+# The first rows alone.
+
+
+class FrontReadsItself(TinyAttention):
+    def front(self, x, count, valid=None):
+        return self(x[:, :count], valid=None if valid is None else valid[:, :count])
+
+
+class FrontForgetsPadding(TinyAttention):
+    def front(self, x, count, valid=None):
+        return super().front(x, count)
+
+
+class AlignedForgetsPadding(TinyAttention):
+    def forward(self, x, *, valid=None, aligned=False, **options):
+        return super().forward(x, valid=None if aligned else valid, **options)

@@ -67,6 +67,13 @@ class Rows:
         """Tokens of the shortest row."""
         return int(self.lengths.min(initial=np.iinfo(np.int64).max))
 
+    @cached_property
+    def table(self) -> np.ndarray | None:
+        """The sequences as rows of a matrix (sequences, n), where all are equally long."""
+        sizes = np.diff(self.starts)
+        uniform = len(sizes) and sizes[0] > 0 and (sizes == sizes[0]).all()
+        return self.tokens.reshape(len(sizes), -1) if uniform else None
+
     def padded(
         self, index: np.ndarray, length: int, width: int | None = None
     ) -> tuple[Tensor, Tensor | None]:
@@ -76,6 +83,8 @@ class Rows:
         there for all batches or for none.
         """
         index = index if self.pick is None else self.pick[index]
+        if self.table is not None and width in (None, min(length, self.table.shape[1])):
+            return torch.from_numpy(self.table[index, :length].astype(np.int64)), None
         first = self.starts[index]
         sizes = np.minimum(self.starts[index + 1] - first, length)  # (b,)
         n = max(int(sizes.max(initial=1)), 1) if width is None else width

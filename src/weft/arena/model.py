@@ -59,6 +59,7 @@ class ModelSetting:
     registers: int = 0  # learned tokens in front; with pool = "first", the first is a CLS token
     pool: Pool = "mean"
     head_hidden: int | None = None  # units of the head's hidden layer; None: none, or dim (match)
+    trimmed: bool = False  # pool = "first": the last layer computes the register alone
     order: str | None = None  # of sublayers, or "evolved"; None: "sf" for each layer
     residual: str = "plain"  # how a sublayer joins the stream: plain, rezero, fixup
     depth: str = "plain"  # how layers are passed through: plain, layer_drop, universal

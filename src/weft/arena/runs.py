@@ -117,6 +117,7 @@ def _model(experiment: Experiment, task: Any, mixer: Any, objective: Objective) 
         classes=task.classes or 2,
         pool=setting.pool,
         hidden=setting.head_hidden,
+        trimmed=setting.trimmed,
         tied=setting.tied,
         output=setting.head_output(),
     )

@@ -139,8 +139,18 @@ class Embedder(nn.Module):
         # None rather than an empty parameter, which optimisers and files would carry for nothing.
         self.registers = nn.Parameter(_normal(config.registers, dim)) if config.registers else None
 
-    def forward(self, x: Tensor, *, valid: Tensor | None = None, start: int = 0) -> Tensor:
-        """Embed a sequence whose first real token has position `start`; registers stay apart."""
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        valid: Tensor | None = None,
+        start: int = 0,
+        aligned: bool = False,
+    ) -> Tensor:
+        """Embed a sequence whose first real token has position `start`; registers stay apart.
+
+        `aligned`: real tokens stand first in each row, so that their places are their positions.
+        """
         self._check(x, valid)
         if self.config.vocab is None:
             embedded = self.linear(x)  # (b, n, c)
@@ -152,7 +162,7 @@ class Embedder(nn.Module):
             embedded = self.rows(ids.long())  # (b, n, c)
         if self.config.positions == "none":
             return embedded
-        if valid is None:
+        if valid is None or aligned:
             index = torch.arange(start, start + x.shape[1], device=x.device)
         else:
             index = start + (valid.long().cumsum(1) - 1).clamp(min=0)  # (b, n)
@@ -161,6 +171,7 @@ class Embedder(nn.Module):
         if self.length < start + x.shape[1]:
             # Padding may be longer than the table: only real tokens count.
             self.check_length(start + (x.shape[1] if valid is None else int(valid.sum(1).max())))
+            index = index.clamp(max=self.length - 1)
         return embedded + self.positions[index]
 
     def rows(self, ids: Tensor) -> Tensor:

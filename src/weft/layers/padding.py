@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def left_align(x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(b, n, c), (b, n) -> x with real tokens first, its validity, and the order (b, n) taken."""
+    """(b, n, ...), (b, n) -> x with real tokens first, its validity, and the order (b, n) taken."""
     order = (~valid).to(torch.uint8).argsort(dim=1, stable=True)  # (b, n)
     return take(x, order), valid.gather(1, order), order
 
@@ -23,5 +23,5 @@ def restore(y: Tensor, order: Tensor, valid: Tensor) -> Tensor:
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
-    """Rows of x (b, n, c) at index (b, m): (b, m, c)."""
-    return x.gather(1, index[..., None].expand(-1, -1, x.shape[-1]))
+    """Places of x (b, n) or (b, n, c) at index (b, m): (b, m) or (b, m, c)."""
+    return x.gather(1, index if x.dim() == 2 else index[..., None].expand(-1, -1, x.shape[-1]))

@@ -130,12 +130,14 @@ class Mixer(nn.Module):
         valid: Tensor | None = None,
         context: Tensor | None = None,
         context_valid: Tensor | None = None,
+        aligned: bool = False,
         **marks: Tensor,
     ) -> Tensor:
         """(b, n, c) -> (b, n, c). `valid` (b, n) is True where a token is real; padding yields 0.
 
         With a `context` (b, m, c) the keys and values come from there (cross-attention). Some
-        mechanisms take `marks`, tensors (b, n) that say more about each token.
+        mechanisms take `marks`, tensors (b, n) that say more about each token. `aligned`: the
+        caller knows that the real tokens of x stand first in each row, so none has to move.
         """
         _check_sequence("x", x, self.frame.dim)
         if context is None:
@@ -150,10 +152,21 @@ class Mixer(nn.Module):
         if valid is None:
             return self.mix(x, None, context, context_valid, **marks)
         _check_valid("valid", valid, x)
-        aligned, real, order = left_align(x, valid)
-        aligned = self.cleared(aligned, real)
+        if aligned:
+            y = self.mix(self.cleared(x, valid), valid, context, context_valid, **marks)
+            return y.masked_fill(~valid[..., None], 0.0)
+        moved, real, order = left_align(x, valid)
+        moved = self.cleared(moved, real)
         marks = {name: mark.gather(1, order) for name, mark in marks.items()}
-        return restore(self.mix(aligned, real, context, context_valid, **marks), order, valid)
+        return restore(self.mix(moved, real, context, context_valid, **marks), order, valid)
+
+    def front(self, x: Tensor, count: int, valid: Tensor | None = None) -> Tensor:
+        """The first `count` rows of `forward`, and no others: (b, n, c) -> (b, count, c).
+
+        Real tokens stand first in each row, at least `count` of them. A mechanism whose other rows
+        need not be computed for it defines its own.
+        """
+        return self(x, valid=valid, aligned=True)[:, :count]
 
     def cleared(self, x: Tensor, valid: Tensor | None) -> Tensor:
         """x (b, n, c) with zeros as padding, where projections would read it; real tokens first."""
@@ -264,6 +277,8 @@ class AttentionMixer(Mixer):
     """Projections, heads, positions and output around a core that maps q, k, v to values."""
 
     projections = "tokenwise"
+    # Whether `attention`, not causal, can be asked for the first queries alone, over all keys.
+    queries_apart = False
 
     def __init__(self, config: Any, frame: Frame) -> None:
         super().__init__(config, frame)
@@ -282,6 +297,25 @@ class AttentionMixer(Mixer):
         q, k, v = self.heads(x, context)
         real = valid if context is None else context_valid
         return self.project.out(self.attention(q, k, v, real, context is not None, **marks))
+
+    def front(self, x: Tensor, count: int, valid: Tensor | None = None) -> Tensor:
+        """Few queries over all keys."""
+        if self.frame.causal or not self.queries_apart:
+            return super().front(x, count, valid)
+        q, k, v = self.front_heads(self.cleared(x, valid), count)
+        return self.project.out(self.attention(q, k, v, valid, crossing=False))
+
+    def front_heads(
+        self, x: Tensor, count: int, reach: int | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """q (b, h, count, d) of the first tokens, k and v (b, g, reach, d) of as many as asked."""
+        if self.frame.projection.neighbours:
+            q, k, v = self.heads(x)
+            return q[:, :, :count], k[:, :, :reach], v[:, :, :reach]
+        x = x[:, :reach]
+        index = torch.arange(x.shape[1], device=x.device)
+        q = self.positions.rotate(self.project.q(x[:, :count]), index[:count])
+        return q, self.positions.rotate(self.project.k(x), index), self.project.v(x)
 
     def reference(
         self,

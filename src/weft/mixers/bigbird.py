@@ -28,7 +28,7 @@ from weft.kernels.attend import attend
 from weft.kernels.block_lists import attend_lists, masked
 from weft.kernels.dense import expand_heads
 from weft.kernels.kept import kept
-from weft.mixers.base import MIXERS, Frame, Traits
+from weft.mixers.base import MIXERS, Frame, Mixer, Traits
 from weft.mixers.pattern_mixer import PatternAttention
 from weft.patterns import BlockNeighbours, Causal, Global, Pattern, RandomBlocks, Sink
 from weft.patterns.derive import mask
@@ -133,6 +133,17 @@ class BigBirdAttention(PatternAttention):
             part = attend(*some, pattern, valid=valid[rows, :n], segments=packed, **settings)
             out = _put(out, rows, part)
         return out
+
+    def front(self, x: Tensor, count: int, valid: Tensor | None = None) -> Tensor:
+        """Where the last block is global, it differs from row to row; the first one reads all."""
+        if self.config.mode == "itc" and count > self.config.block:
+            return Mixer.front(self, x, count, valid)
+        return super().front(x, count, valid)
+
+    def front_seen(self, n: int, count: int, device: torch.device) -> tuple[int, Tensor | None]:
+        if self.config.mode == "itc":
+            return n, None
+        return super().front_seen(n, count, device)
 
     def _ragged(self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor) -> Tensor:
         """Lists of blocks for each row; its first and its last block read everything."""

@@ -27,7 +27,7 @@ from weft.errors import WeftError
 from weft.kernels.bias import dense_bias
 from weft.kernels.dense import expand_heads
 from weft.kernels.entmax import CLOSEST, entmax
-from weft.mixers.base import MIXERS, Frame, Traits
+from weft.mixers.base import MIXERS, AttentionMixer, Frame, Traits
 from weft.mixers.pattern_mixer import KeyValueState, PatternAttention
 from weft.patterns import Causal, Full
 
@@ -62,6 +62,8 @@ class EntmaxAttention(PatternAttention):
     """All scores, normalised by α-entmax."""
 
     marks = ()
+    queries_apart = True
+    front = AttentionMixer.front  # a pattern's own takes the softmax
 
     def __init__(self, config: Entmax, frame: Frame) -> None:
         super().__init__(config, frame, Causal() if frame.causal else Full())

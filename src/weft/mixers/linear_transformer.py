@@ -75,6 +75,7 @@ class LinearTransformerAttention(AttentionMixer):
     """φ(q)·S / (φ(q)·z + ε) around shared projections."""
 
     projections = "all"
+    queries_apart = True
 
     def __init__(self, config: LinearTransformer, frame: Frame) -> None:
         super().__init__(config, frame)

@@ -139,6 +139,8 @@ class LinformerState(State):
 class LinformerAttention(AttentionMixer):
     """softmax(q·compress(k)) compress(v) around shared projections."""
 
+    queries_apart = True
+
     def __init__(self, config: Linformer, frame: Frame) -> None:
         super().__init__(config, frame)
         if self.positions.biased:

@@ -27,7 +27,7 @@ from weft.kernels.dense import dense_attention
 from weft.kernels.merge import merge
 from weft.layers.padding import take
 from weft.layers.projection import join_heads, side_by_side, split_heads
-from weft.mixers.base import MIXERS, Frame, Traits
+from weft.mixers.base import MIXERS, Frame, Mixer, Traits
 from weft.mixers.pattern_mixer import PatternAttention
 from weft.patterns import Causal, Dilated, Full, Keys, Pattern, PerHead, Sliding
 from weft.patterns.derive import mask
@@ -155,6 +155,16 @@ class LongformerAttention(PatternAttention):
             out = _replace(out, rows, chosen, real)
         return self.project.out(out)
 
+    def front(self, x: Tensor, count: int, valid: Tensor | None = None) -> Tensor:
+        """Leading tokens that are global read everything; without any, it is the window alone."""
+        if self.frame.causal or not self.config.global_first:
+            return super().front(x, count, valid)
+        if count > self.config.global_first:
+            return Mixer.front(self, x, count, valid)
+        x = self.cleared(x, valid)
+        heads = self._apart(x, count) if self.own_projections else self.front_heads(x, count)
+        return self.project.out(attend(*heads, Full(), valid=valid, dropout=self.dropout))
+
     def _leading(self, x: Tensor, valid: Tensor | None) -> Tensor:
         """The leading tokens are global: slices instead of gathers."""
         count = min(self.config.global_first, x.shape[1])
@@ -162,17 +172,18 @@ class LongformerAttention(PatternAttention):
         out = super().attention(q, k, v, valid, crossing=False)
         if not count:
             return self.project.out(out)
-        q = q[:, :, :count]
-        if self.own_projections:
-            index = torch.arange(x.shape[1], device=x.device)
-            q = split_heads(self.to_q_global(x[:, :count]), self.frame.heads)
-            q = self.positions.rotate(q, index[:count])
-            k, v = side_by_side(x, (self.to_k_global, self.to_v_global))
-            k, v = (split_heads(y, self.frame.kv_heads) for y in (k, v))
-            k = self.positions.rotate(k, index)
+        q, k, v = self._apart(x, count) if self.own_projections else (q[:, :, :count], k, v)
         rows = attend(q, k, v, Full(), valid=valid, dropout=self.dropout)
         joined = torch.cat((join_heads(rows), join_heads(out[:, :, count:])), dim=1)  # (b, n, c)
         return self.project.to_out(joined)
+
+    def _apart(self, x: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """By the projections of their own: q of the leading tokens, k and v of all."""
+        index = torch.arange(x.shape[1], device=x.device)
+        q = split_heads(self.to_q_global(x[:, :count]), self.frame.heads)
+        k, v = side_by_side(x, (self.to_k_global, self.to_v_global))
+        k, v = (split_heads(y, self.frame.kv_heads) for y in (k, v))
+        return self.positions.rotate(q, index[:count]), self.positions.rotate(k, index), v
 
     def _window_and_globals(
         self,

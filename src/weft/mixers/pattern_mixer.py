@@ -21,6 +21,7 @@ from torch import Tensor
 from weft.kernels.attend import attend
 from weft.kernels.bias import dense_bias
 from weft.kernels.dense import dense_attention
+from weft.kernels.kept import kept
 from weft.kernels.numbered import number
 from weft.layers.cache import append
 from weft.mixers.base import AttentionMixer, Frame, State
@@ -88,6 +89,28 @@ class PatternAttention(AttentionMixer):
         bias = self.positions.at if self.positions.biased and not crossing else None
         dropout = self.dropout
         return attend(q, k, v, pattern, valid=valid, segments=segments, bias=bias, dropout=dropout)
+
+    def front(self, x: Tensor, count: int, valid: Tensor | None = None) -> Tensor:
+        """The keys that the first queries read, under their rows of the mask."""
+        if self.frame.causal:
+            return super().front(x, count, valid)
+        reach, seen = self.front_seen(x.shape[1], count, x.device)
+        q, k, v = self.front_heads(self.cleared(x, valid), count, reach)
+        if valid is not None:
+            real = valid[:, None, None, :reach]  # (b, 1, 1, m)
+            seen = real if seen is None else real & seen
+        bias = None
+        if self.positions.biased:
+            j = torch.arange(reach, device=x.device)
+            bias = dense_bias(self.positions.at, self.frame.heads, j[:count, None], j[None])
+        out = dense_attention(q, k, v, mask=seen, bias=bias, dropout=self.dropout)[0]
+        return self.project.out(out)
+
+    def front_seen(self, n: int, count: int, device: torch.device) -> tuple[int, Tensor | None]:
+        """How many keys the first queries reach, and which they see: (h or 1, count, reach)."""
+        if isinstance(self.pattern, Full):
+            return n, None  # and nothing breaks a compiled graph
+        return _front_seen(self.pattern, n, count, self.frame.heads, device)
 
     def plain_attention(
         self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, crossing: bool
@@ -175,6 +198,19 @@ class PatternAttention(AttentionMixer):
         if allowed.all():
             return _unmasked(q, k, v)
         return dense_attention(q, k, v, mask=allowed.to(q.device))[0]
+
+
+@torch.compiler.disable
+@kept(64)
+def _front_seen(
+    pattern: Pattern, n: int, count: int, heads: int, device: torch.device
+) -> tuple[int, Tensor | None]:
+    i, j = torch.arange(count)[:, None], torch.arange(n)[None]
+    each = _by_head(pattern, heads)
+    seen = torch.stack([one.sees(i, j, n).expand(count, n) for one in each])  # (h or 1, count, n)
+    reach = max(int(seen.any(0).any(0).nonzero().max()) + 1 if seen.any() else 0, count)
+    seen = seen[..., :reach]
+    return reach, None if seen.all() else seen.to(device)
 
 
 def _unmasked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from weft.errors import WeftError
 from weft.layers.embedding import Embedding
+from weft.layers.padding import left_align, restore
 from weft.models.order import CROSSING, count
 from weft.models.registry import MODELS
 from weft.models.stack import Stack
@@ -48,20 +49,34 @@ class Trunk(nn.Module):
         context_valid: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The registers (b, g, c) and the tokens (b, n, c) after the stack; padding yields 0."""
-        entered, everything = self.begin(x, valid)
-        y = self.stack(entered, valid=everything, context=context, context_valid=context_valid)
-        return self.end(y, valid)
+        given = {"context": context, "context_valid": context_valid}
+        if valid is None:
+            return self.end(self.stack(self.begin(x, None)[0], **given), None)
+        # Real tokens move to the front here, once for all layers, and back behind the last.
+        x, real, order = left_align(x, valid)
+        entered, everything = self.begin(x, real, aligned=True)
+        registers, tokens = self.end(self.stack(entered, valid=everything, aligned=True, **given))
+        return registers, restore(tokens, order, valid)
 
-    def begin(self, x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def read_first(self, x: Tensor, *, valid: Tensor | None = None) -> Tensor:
+        """The first register after the stack, (b, c); what only other rows need is left out."""
+        if valid is not None:
+            x, valid, _ = left_align(x, valid)
+        entered, everything = self.begin(x, valid, aligned=True)
+        return self.stack(entered, valid=everything, aligned=True, front=1)[:, 0]
+
+    def begin(
+        self, x: Tensor, valid: Tensor | None, *, aligned: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
         """What enters the stack, registers in front: (b, g + n, c), and which of it is real."""
-        embedded = self.embedding(x, valid=valid)  # (b, n, c)
+        embedded = self.embedding(x, valid=valid, aligned=aligned)  # (b, n, c)
         if self.registers:
             embedded = torch.cat((self.register_rows(len(x)), embedded), dim=1)
             if valid is not None:
                 valid = torch.cat((valid.new_ones(len(x), self.registers), valid), dim=1)
         return self.enter(embedded), valid
 
-    def end(self, y: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+    def end(self, y: Tensor, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The registers (b, g, c) and the tokens (b, n, c) of what left the stack."""
         registers, tokens = y[:, : self.registers], y[:, self.registers :]
         if valid is not None:

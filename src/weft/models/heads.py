@@ -39,9 +39,11 @@ class Classifier:
     classes: int
     pool: Pool = "mean"
     hidden: int | None = None  # units of a hidden layer before the classes; None: no such layer
+    trimmed: bool = False  # pool="first": the last layer computes the register that is read alone
 
     def __post_init__(self) -> None:
         check_head(self, self.trunk)
+        check_trimmed(self, self.trunk)
 
     def build(self) -> ClassifierModule:
         """The module."""
@@ -57,9 +59,11 @@ class Matcher:
     classes: int = 2
     pool: Pool = "mean"
     hidden: int | None = None  # units of the hidden layer; None: as wide as the trunk
+    trimmed: bool = False  # pool="first": the last layer computes the register that is read alone
 
     def __post_init__(self) -> None:
         check_head(self, self.trunk)
+        check_trimmed(self, self.trunk)
 
     def build(self) -> MatcherModule:
         """The module."""
@@ -73,7 +77,7 @@ class ClassifierModule(nn.Module):
         super().__init__()
         self.config = config
         self.trunk = config.trunk.build()
-        self.pool = build_pool(config)
+        self.pool = build_pool(config, config.trimmed)
         self.head = scoring_head(self.pool.width, config.hidden, config.classes)
 
     def forward(self, x: Tensor, *, valid: Tensor | None = None) -> Tensor:
@@ -88,7 +92,7 @@ class MatcherModule(nn.Module):
         super().__init__()
         self.config = config
         self.trunk = config.trunk.build()
-        self.pool = build_pool(config)
+        self.pool = build_pool(config, config.trimmed)
         hidden = config.hidden or config.trunk.dim
         self.head = scoring_head(4 * self.pool.width, hidden, config.classes)
 
@@ -136,8 +140,7 @@ class Pooling(nn.Module):
 
     def forward(self, trunk: Any, x: Tensor, valid: Tensor | None) -> Tensor:
         """Read and pool."""
-        if x.shape[1] == 0:
-            raise WeftError(f"a document has at least one token; got {tuple(x.shape)}")
+        check_tokens(x)
         return self.of(*trunk.read(x, valid=valid), valid)
 
     def of(self, registers: Tensor, tokens: Tensor, valid: Tensor | None) -> Tensor:
@@ -149,6 +152,14 @@ class Pooling(nn.Module):
     def pooled(self, tokens: Tensor, valid: Tensor | None) -> Tensor:
         """Tokens (b, n, c), valid (b, n) -> (b, width)."""
         return pooled(tokens, valid, self.pool)
+
+
+class FirstPooling(Pooling):
+    """The first register alone: what only other rows of the last layer need is left out."""
+
+    def forward(self, trunk: Any, x: Tensor, valid: Tensor | None) -> Tensor:
+        check_tokens(x)
+        return trunk.read_first(x, valid=valid)
 
 
 class AttentionPooling(Pooling):
@@ -170,10 +181,18 @@ class AttentionPooling(Pooling):
         return (weights.mT @ tokens).flatten(1)  # (b, 4 c)
 
 
-def build_pool(config: Any) -> Pooling:
+def build_pool(config: Any, trimmed: bool = False) -> Pooling:
     """The pooling that the config of a head asks for."""
     dim = config.trunk.dim
-    return AttentionPooling(dim) if config.pool == "attention" else Pooling(config.pool, dim)
+    if config.pool == "attention":
+        return AttentionPooling(dim)
+    return (FirstPooling if trimmed else Pooling)(config.pool, dim)
+
+
+def check_tokens(x: Tensor) -> None:
+    """Refuse documents without a place for a token."""
+    if x.shape[1] == 0:
+        raise WeftError(f"a document has at least one token; got {tuple(x.shape)}")
 
 
 def scoring_head(inputs: int, hidden: int | None, classes: int) -> nn.Module:
@@ -206,3 +225,16 @@ def check_head(config: Any, trunk: Any) -> None:
         raise WeftError(
             f"classes and hidden are at least 1; got {config.classes} and {config.hidden}"
         )
+
+
+def check_trimmed(config: Any, trunk: Any) -> None:
+    """Refuse to leave out rows that the head reads, or that others need."""
+    if not config.trimmed:
+        return
+    if type(trunk) is not Encoder or config.pool != "first" or not trunk.embedding.registers:
+        raise WeftError(
+            "trimmed leaves out all rows of an encoder's last layer but a register, so it needs "
+            f"pool='first' and registers; got pool={config.pool!r}, "
+            f"registers={trunk.embedding.registers} in {type(trunk).__name__}"
+        )
+    trunk.stack.check_front()

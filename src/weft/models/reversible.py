@@ -28,6 +28,8 @@ from torch.autograd.function import once_differentiable
 from weft.models.recompute import Moment
 from weft.models.sublayer import Given, Sublayer
 
+_SAVED = ("valid", "context", "context_valid", "seen", "places")  # the tensors of a Given
+
 
 def reversible(sublayers: Sequence[Sublayer], x: Tensor, given: Given) -> Tensor:
     """(b, n, c) -> (b, n, c) through all sublayers."""
@@ -69,14 +71,15 @@ class _Reversible(torch.autograd.Function):
             with moment.record():
                 a, b = b, a + sublayer.branch(b.to(dtype), given)
             ctx.moments.append(moment)
-        ctx.save_for_backward(a, b, *given)
+        ctx.aligned = given.aligned
+        ctx.save_for_backward(a, b, *(getattr(given, name) for name in _SAVED))
         return a, b
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_a: Tensor, grad_b: Tensor) -> tuple[Tensor | None, ...]:
         a, b, *saved = ctx.saved_tensors
-        given = Given(*saved)
+        given = Given(**dict(zip(_SAVED, saved, strict=True)), aligned=ctx.aligned)
         grads: dict[Tensor, Tensor] = {}
         if given.context is not None:
             context = given.context.detach().requires_grad_(ctx.needs_input_grad[5])

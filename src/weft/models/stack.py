@@ -125,6 +125,32 @@ class Stack:
                 f"at least that many; got heads={self.heads}"
             )
 
+    def check_front(self) -> None:
+        """Refuse a stack whose last rows have to be computed though no one reads them."""
+        behind = self.order.rpartition("s")[2]
+        used = self.feedforwards[len(self.feedforwards) - len(behind) :]
+        rules = {
+            "the last sublayer that mixes is an 's', and feed-forwards follow it": (
+                "s" in self.order and set(behind) <= {"f"},
+                f"order={self.order!r}",
+            ),
+            "its feed-forwards share nothing among tokens": (
+                all(each.traits.tokenwise for each in used),
+                f"feedforward={', '.join(map(str, used))}",
+            ),
+            "every layer is passed once": (isinstance(self.depth, Every), f"depth={self.depth}"),
+            "there is one stream": (
+                self.recompute != "reversible",
+                f"recompute={self.recompute!r}",
+            ),
+        }
+        for rule, (holds, got) in rules.items():
+            if not holds:
+                raise Unsupported(
+                    f"the rows that no one reads can be left out where {rule}; got {got}; "
+                    "set trimmed=false"
+                )
+
     def framed(self, frame: Frame, layer: int) -> Frame:
         """The frame of mixer number `layer`: with the heads that it has."""
         number = layer if self.numbers is None else self.numbers[layer]
@@ -200,19 +226,28 @@ class StackModule(nn.Module):
         seen: Tensor | None = None,
         places: Tensor | None = None,
         taps: list[Tensor] | None = None,
+        aligned: bool = False,
+        front: int | None = None,
     ) -> Tensor:
         """(b, n, c) -> (b, n, c); 'c' sublayers read the context (b, m, c).
 
         A context (b, reads, m, c) holds one for each sublayer that reads. Where `seen` (b, n, n) is
         given it says who reads whom, of tokens at `places` (b, n). `taps` takes what enters the
-        first layer and what leaves each.
+        first layer and what leaves each. `aligned`: real tokens stand first in each row. With
+        `front` only so many rows are wanted, all of them real and aligned: (b, front, c); the
+        config says whether that can be (`check_front`).
         """
-        given = Given(valid, context, context_valid, seen, places)
+        given = Given(valid, context, context_valid, seen, places, aligned)
         if self.config.recompute == "reversible":
             return self.norm(reversible(self.running, x, given))
         checkpoints = self.config.recompute == "checkpoint" and torch.is_grad_enabled()
         run = checkpointed if checkpoints else _run
-        runs = list(zip(self.running, self._givens(given), strict=True))
+        givens = self._givens(given)
+        if front is not None:
+            last = max(i for i, sub in enumerate(self.running) if sub.mixer is not None)
+            givens[last] = givens[last]._replace(front=front)
+            givens[last + 1 :] = [Given()] * (len(givens) - last - 1)
+        runs = list(zip(self.running, givens, strict=True))
 
         def through(x: Tensor, layer: int) -> Tensor:
             for i in self.layers[layer]:

@@ -30,6 +30,8 @@ class Given(NamedTuple):
     context_valid: Tensor | None = None  # (b, m)
     seen: Tensor | None = None  # (b, n, n): who reads whom, where that differs from row to row
     places: Tensor | None = None  # (b, n): positions of the tokens, given with `seen`
+    aligned: bool = False  # real tokens stand first in each row
+    front: int | None = None  # how many of the first rows are asked for; None: all
 
 
 _PLAIN = Plain()
@@ -101,7 +103,13 @@ def read_context(mixer: Mixer, x: Tensor, given: Given) -> Tensor:
     """x (b, n, c) after reading the context."""
     if given.context is None:
         raise WeftError("a 'c' sublayer reads a context, and none was given; pass context=...")
-    return mixer(x, valid=given.valid, context=given.context, context_valid=given.context_valid)
+    return mixer(
+        x,
+        valid=given.valid,
+        context=given.context,
+        context_valid=given.context_valid,
+        aligned=given.aligned,
+    )
 
 
 class MixingSublayer(Sublayer):
@@ -132,6 +140,10 @@ class SelfSublayer(MixingSublayer):
         """The body."""
         return self.body
 
+    def forward(self, x: Tensor, given: Given) -> Tensor:
+        """(b, n, c) -> (b, n, c), or the rows that are asked for, residual included."""
+        return self.join(x[:, : given.front], self.branch(x, given))
+
     def absorb(self, x: Tensor, given: Given, state: State | None) -> State | None:
         """The mixer's, which may be cheaper than a step."""
         return self.body.absorb(self.residual.enter(self.norm(x) if self.pre else x), state)
@@ -140,7 +152,9 @@ class SelfSublayer(MixingSublayer):
         """Mix the sequence."""
         if given.seen is not None:
             return masked_mix(self.body, x, given.seen, given.places)
-        return self.body(x, valid=given.valid)
+        if given.front is not None:
+            return self.body.front(x, given.front, given.valid)
+        return self.body(x, valid=given.valid, aligned=given.aligned)
 
     def call_step(
         self, x: Tensor, given: Given, state: State | None
@@ -176,7 +190,8 @@ class ParallelSublayer(MixingSublayer):
 
     def call(self, x: Tensor, given: Given) -> Tensor:
         """Mix the sequence, and read the context."""
-        return self.body.mixer(x, valid=given.valid) + read_context(self.body.cross, x, given)
+        own = self.body.mixer(x, valid=given.valid, aligned=given.aligned)
+        return own + read_context(self.body.cross, x, given)
 
     def call_step(
         self, x: Tensor, given: Given, state: State | None

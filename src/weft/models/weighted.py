@@ -66,7 +66,8 @@ class WeightedSublayer(MixingSublayer):
 
     def call(self, x: Tensor, given: Given) -> Tensor:
         """Mix the sequence, weigh the heads."""
-        return self.body.weigh(self.body.mixer(x, valid=given.valid), given.valid)
+        heads = self.body.mixer(x, valid=given.valid, aligned=given.aligned)
+        return self.body.weigh(heads, given.valid)
 
     def call_step(
         self, x: Tensor, given: Given, state: State | None

@@ -49,6 +49,7 @@ class Head:
     classes: int = 2
     pool: Pool = "mean"
     hidden: int | None = None
+    trimmed: bool = False  # the last layer computes what the head reads alone
     tied: bool = True  # language models: scores use the table of the embedding
     output: OutputConfig = field(default_factory=Linear)  # language models: how tokens are scored
 

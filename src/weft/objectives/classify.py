@@ -27,7 +27,13 @@ class Classify:
 
     def build(self, trunk: Any, head: Head) -> Classifier:
         """A classifier around the trunk."""
-        return Classifier(trunk=trunk, classes=head.classes, pool=head.pool, hidden=head.hidden)
+        return Classifier(
+            trunk=trunk,
+            classes=head.classes,
+            pool=head.pool,
+            hidden=head.hidden,
+            trimmed=head.trimmed,
+        )
 
     def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Loss:
         """Summed over documents."""

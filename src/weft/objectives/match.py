@@ -30,7 +30,13 @@ class Match:
 
     def build(self, trunk: Any, head: Head) -> Matcher:
         """A matcher around the trunk."""
-        return Matcher(trunk=trunk, classes=head.classes, pool=head.pool, hidden=head.hidden)
+        return Matcher(
+            trunk=trunk,
+            classes=head.classes,
+            pool=head.pool,
+            hidden=head.hidden,
+            trimmed=head.trimmed,
+        )
 
     def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Loss:
         """Summed over pairs."""

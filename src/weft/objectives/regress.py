@@ -28,7 +28,9 @@ class Regress:
 
     def build(self, trunk: Any, head: Head) -> Classifier:
         """A head with one output around the trunk."""
-        return Classifier(trunk=trunk, classes=1, pool=head.pool, hidden=head.hidden)
+        return Classifier(
+            trunk=trunk, classes=1, pool=head.pool, hidden=head.hidden, trimmed=head.trimmed
+        )
 
     def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Loss:
         """Summed over documents; no answer is simply right, so none is counted as such."""

@@ -17,6 +17,7 @@ from typing import Any
 from weft.mixers.base import Traits
 from weft.testing.equality import (
     check_cross,
+    check_front,
     check_gradients,
     check_half_precision,
     check_lengths,
@@ -45,6 +46,7 @@ __all__ = [
     "check_causality",
     "check_compile",
     "check_cross",
+    "check_front",
     "check_gradients",
     "check_half_precision",
     "check_lengths",
@@ -73,6 +75,7 @@ CHECKS: dict[str, Callable[..., None]] = {
         check_streaming,
         check_state_size,
         check_cross,
+        check_front,
         check_padding,
         check_batch_composition,
         check_batch_history,

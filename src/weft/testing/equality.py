@@ -56,6 +56,21 @@ def check_cross(config: Any, *, device: str = "cpu") -> None:
         _compare_context_padding(mixer, device)
 
 
+def check_front(config: Any, *, length: int = 37, device: str = "cpu") -> None:
+    """`front` gives the first rows of `forward`, whose rows need not move where all are aligned."""
+    for frame in (*cases.frames(config), *cases.framings(config)):
+        mixer = cases.build(config, frame, device=device)
+        x = cases.tokens(3, length, DIM, device=device)
+        padded = cases.lengths_mask([length, (length + 1) // 2, 9], length, device)
+        for valid in (None, padded):
+            what = describe(config, frame, f"n={length}{'' if valid is None else ', padded'}")
+            whole = mixer(x, valid=valid)
+            assert_close(mixer(x, valid=valid, aligned=True), whole, f"{what}: aligned")
+            for count in (1, 2, 9):
+                first = mixer.front(x, count, valid)
+                assert_close(first, whole[:, :count], f"{what}: front {count} and forward")
+
+
 def check_lengths(
     config: Any, *, lengths: Sequence[int] = EVERY_LENGTH, device: str = "cpu"
 ) -> None:
