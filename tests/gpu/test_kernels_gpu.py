@@ -65,6 +65,36 @@ def test_padded_dense_attention_equals_dense(pattern, compiled):
     compare(run(*inputs), dense(*inputs, pattern, valid), inputs)
 
 
+@pytest.mark.parametrize("pattern", [Full(), Causal(), Sliding(257)], ids=str)
+@pytest.mark.parametrize("d", [8, 16, 64, 128])
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "graph"])
+def test_aligned_rows_equal_dense(pattern, d, compiled):
+    """Torch's flash kernel over real tokens and padding as sequences of their own."""
+    pattern, inputs, n = number(pattern), heads(1000, d, b=3), 1000
+    lengths = torch.tensor([n, n // 3, 1], device="cuda")[:, None]
+    valid = torch.arange(n, device="cuda") < lengths
+
+    def call(q, k, v):
+        return attend(q * 1, k, v, pattern, valid=valid, aligned=True) * valid[:, None, :, None]
+
+    torch.compiler.reset()
+    run = torch.compile(call, fullgraph=True, dynamic=False) if compiled else call
+    real = valid[:, None, :, None]
+    compare(run(*inputs), dense(*inputs, pattern, valid).masked_fill(~real, 0.0), inputs)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.6])
+def test_aligned_rows_drop_their_share(rate):
+    q, k, v = heads(1000, 64)
+    valid = torch.arange(1000, device="cuda") < torch.tensor([[1000], [400]], device="cuda")
+    given = {"valid": valid, "aligned": True, "dropout": rate}
+    sums = [attend(q, k, torch.ones_like(v), Full(), **given).float()[..., 0] for _ in range(2)]
+    real = valid[:, None].expand_as(sums[0])
+    assert abs(sums[0][real].mean().item() - 1) < 0.02
+    assert 0.005 < sums[0][real].std().item() < 1.0
+    assert not torch.equal(*sums)
+
+
 @pytest.mark.parametrize("rate", [0.1, 0.6])
 def test_dropout_keeps_its_share_and_its_mean(rate):
     q, k, v = heads(2048, 64)
@@ -82,6 +112,9 @@ if __name__ == "__main__":
     calls = [(test_patterns_equal_dense, args) for args in cases]
     cases = product((Full(), Causal()), (False, True))
     calls += [(test_padded_dense_attention_equals_dense, args) for args in cases]
+    cases = product((Full(), Causal(), Sliding(257)), (8, 16, 64, 128), (False, True))
+    calls += [(test_aligned_rows_equal_dense, args) for args in cases]
+    calls += [(test_aligned_rows_drop_their_share, (rate,)) for rate in (0.1, 0.6)]
     calls += [(test_dropout_keeps_its_share_and_its_mean, (rate,)) for rate in (0.1, 0.6)]
     for check, args in calls:
         print(attempt(check, args), flush=True)

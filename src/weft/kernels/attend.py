@@ -5,6 +5,7 @@
     gather   block-sparse in plain PyTorch, any device, trainable
     triton   block-sparse by our own fused kernels, on a GPU in half precision
     flex     FlexAttention from our layouts, on a GPU: what the one above cannot do, such as a bias
+    flash    torch's flash kernel on a GPU, for windows and rows whose real tokens stand first
 
 `plan` says which kernel would run, and why; `kernel=` overrides. Queries are the last n of the m
 positions (n = m in self-attention, n < m when a decoder continues).
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from weft.errors import Unsupported, WeftError
+from weft.kernels import flash
 from weft.kernels.bias import Bias, dense_bias
 from weft.kernels.block_sparse import WIDTHS, Dropout
 from weft.kernels.dense import dense_attention, expand_heads
@@ -46,16 +48,19 @@ def attend(
     dropout: float = 0.0,
     kernel: Kernel = "auto",
     return_lse: bool = False,
+    aligned: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """q (b, h, n, d), k and v (b, g, m, d) -> (b, h, n, d), and log-sum-exp (b, h, n) on request.
 
     `valid` (b, m) is True where a key is real. `segments` (b, m) numbers the documents packed in a
     row: a query reads its own document. `bias(head, i, j)`, a function of i − j, is added to the
     scores. Grouped keys: h is a multiple of g. A query that may read nothing returns 0 and
-    log-sum-exp −inf.
+    log-sum-exp −inf. `aligned`: the caller knows that real keys stand first in each row, and reads
+    no output behind them.
     """
     _check(q, k, v, valid, segments, kernel, return_lse)
-    options = Options(valid, segments, bias, _scale(q, scale), dropout, kernel, return_lse)
+    settings = bias, _scale(q, scale), dropout, kernel, return_lse
+    options = Options(valid, segments, *settings, aligned=aligned and segments is None)
     heads, distinct = _by_head(pattern, q.shape[1])
     if q.shape[2] > k.shape[2] and distinct != [Full()]:
         raise WeftError(
@@ -84,6 +89,8 @@ def _attend_one(
     labels = make_labels(options.valid, options.segments, q.shape[2])
     simple = type(pattern) in (Full, Causal) and options.kernel == "auto" and not options.lse
     if torch.compiler.is_compiling():
+        if _flash_fits(q, k, pattern, options, wanted=True):
+            return _flash(q, k, v, pattern, options), None
         number = number_of(pattern)
         ours = number >= 0 and q.shape[2] <= k.shape[2] and fits_a_graph(q, options)
         if simple and not (ours and labels is not None):
@@ -106,12 +113,46 @@ def fits_a_graph(q: Tensor, options: Options) -> bool:
     return chosen and plain and q.shape[3] in WIDTHS
 
 
+def _flash_fits(
+    q: Tensor, k: Tensor, pattern: Pattern, options: Options, *, wanted: bool = False
+) -> bool:
+    """Whether the flash kernel can do it; with `wanted`, whether it is also the one to take."""
+    request = {
+        "device": q.device.type,
+        "dtype": q.dtype,
+        "width": q.shape[3],
+        "n": q.shape[2],
+        "m": k.shape[2],
+        "masked": options.valid is not None or options.segments is not None,
+        "aligned": options.aligned,
+    }
+    if options.bias is not None or options.lse:
+        return False
+    if not wanted:
+        return flash.fits(pattern, **request)
+    return options.kernel == "auto" and flash.serves(pattern, dropout=options.dropout, **request)
+
+
+def _flash(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, options: Options) -> Tensor:
+    return flash.flash_attention(
+        q, k, v, pattern, options.valid, scale=options.scale, dropout=options.dropout
+    )
+
+
 @torch.compiler.disable  # layouts are planned in numpy and kept, outside of any graph
 def _planned(
     q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, labels: Labels | None, options: Options
 ) -> tuple[Tensor, Tensor | None]:
     """Plan, then run the kernel."""
     chosen = plan(_request(q, k, v, pattern, options), options.kernel)
+    if chosen.kernel == "flash":
+        if not _flash_fits(q, k, pattern, options):
+            raise Unsupported(
+                "the flash kernel takes full(), causal() or sliding(w), no bias, half precision on "
+                f"a GPU, heads of a multiple of 8 up to {flash.WIDEST}, and rows whose real tokens "
+                "stand first (aligned=True); use kernel='auto'"
+            )
+        return _flash(q, k, v, pattern, options), None
     if chosen.kernel == "sdpa":
         return _sdpa(q, k, v, pattern, labels, options)
     if chosen.kernel == "dense":
@@ -227,6 +268,7 @@ def _request(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, options: Options
         dropout=options.dropout,
         lse=options.lse,
         width=q.shape[3],
+        aligned=options.aligned,
     )
 
 

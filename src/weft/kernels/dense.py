@@ -26,7 +26,21 @@ def dense_attention(
 
     `mask` is True where a query may read a key; `mask` and `bias` broadcast to (b, h, n, m).
     """
-    k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
+    weights, lse = dense_weights(q, k, mask=mask, bias=bias, scale=scale, dropout=dropout)
+    return weights.to(v.dtype) @ expand_heads(v, q.shape[1]), lse
+
+
+def dense_weights(
+    q: Tensor,
+    k: Tensor,
+    *,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """p (b, h, n, m) in float32 or wider, and log-sum-exp (b, h, n)."""
+    k = expand_heads(k, q.shape[1])
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     work = torch.promote_types(q.dtype, torch.float32)
     # Scaled before the product, which could leave the range of half precision.
@@ -42,9 +56,7 @@ def dense_attention(
         scores = scores.masked_fill(~(mask | dead), float("-inf"))
         weights = scores.softmax(-1).masked_fill(~mask, 0.0)
         lse = scores.logsumexp(-1).masked_fill(dead.squeeze(-1), float("-inf"))  # (b, h, n)
-    if dropout:
-        weights = F.dropout(weights, dropout)
-    return weights.to(v.dtype) @ v, lse
+    return F.dropout(weights, dropout) if dropout else weights, lse
 
 
 def expand_heads(x: Tensor, heads: int) -> Tensor:

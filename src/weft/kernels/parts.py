@@ -31,6 +31,7 @@ class Options(NamedTuple):
     dropout: float
     kernel: Kernel
     lse: bool
+    aligned: bool = False  # real keys stand first in each row
     block: int = GATHER_BLOCK
 
 

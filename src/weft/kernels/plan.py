@@ -8,14 +8,15 @@ from typing import Literal
 
 import torch
 
+from weft.kernels import flash
 from weft.kernels.block_sparse import BLOCKS as TRITON_BLOCKS
 from weft.kernels.block_sparse import WIDTHS
 from weft.kernels.flex import BLOCKS as FLEX_BLOCKS
 from weft.patterns import Causal, Full, Pattern
 from weft.patterns.lower import Lowered, lower
 
-Kernel = Literal["auto", "dense", "sdpa", "gather", "flex", "triton"]
-KERNELS = ("auto", "dense", "sdpa", "gather", "flex", "triton")
+Kernel = Literal["auto", "dense", "sdpa", "gather", "flex", "triton", "flash"]
+KERNELS = ("auto", "dense", "sdpa", "gather", "flex", "triton", "flash")
 GATHER_BLOCK = 128
 LISTED = 2**34  # pairs up to which the blocks of full(), a million then, are worth a list
 BLOCKS = {"flex": FLEX_BLOCKS, "triton": TRITON_BLOCKS}
@@ -64,13 +65,16 @@ class Request:
     dropout: float
     lse: bool
     width: int = 64  # of a head
+    aligned: bool = False  # real keys stand first in each row
 
 
 @lru_cache(maxsize=512)
 def plan(request: Request, kernel: Kernel = "auto") -> Plan:
     """The kernel for a request whose heads share one pattern."""
-    if kernel in ("dense", "sdpa"):
+    if kernel in ("dense", "sdpa", "flash"):
         return Plan(kernel, "asked for")
+    if kernel == "auto" and _flash(request):
+        return Plan("flash", "real tokens stand first, so padding needs no mask")
     if kernel != "auto":
         lowered, block, _ = _lowered(request, kernel)
         return Plan(kernel, "asked for", lowered, block)
@@ -84,6 +88,20 @@ def plan(request: Request, kernel: Kernel = "auto") -> Plan:
     if share >= 1.0:
         return _dense_plan(request, f"blocks would cost {share:.2f} times dense at this length")
     return Plan(kernel, f"blocks cost {share:.2f} times dense", lowered, block)
+
+
+def _flash(request: Request) -> bool:
+    return not (request.biased or request.lse) and flash.serves(
+        request.pattern,
+        device=request.device,
+        dtype=request.dtype,
+        width=request.width,
+        n=request.n,
+        m=request.m,
+        masked=request.masked,
+        aligned=request.aligned,
+        dropout=request.dropout,
+    )
 
 
 def _speed(request: Request) -> Speed:

@@ -36,6 +36,7 @@ from weft.errors import Unsupported, WeftError
 from weft.kernels.dense import dense_attention, expand_heads
 from weft.kernels.slots import causal_slot_attention, into_blocks
 from weft.layers.compress import BlockCompression, LinearCompression, hide
+from weft.layers.projection import Projections, split_heads
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, Mixer, State, Traits
 
 Sharing = Literal["none", "heads", "kv", "layers"]
@@ -166,6 +167,44 @@ class LinformerAttention(AttentionMixer):
         """Keys and values (b, g, m, d) -> slots (b, g, s, d)."""
         return self.compress_k(k, valid), (self.compress_v or self.compress_k)(v, valid)
 
+    @property
+    def compresses_first(self) -> bool:
+        """Whether tokens can be compressed before they are projected: E (x W) = (E x) W."""
+        same = self.config.compress == "linear" and self.config.sharing != "none"
+        return same and self.frame.positions is None and type(self.project) is Projections
+
+    def mix(
+        self,
+        x: Tensor,
+        valid: Tensor | None,
+        context: Tensor | None,
+        context_valid: Tensor | None,
+    ) -> Tensor:
+        """Few slots are projected instead of all tokens, where that is the same."""
+        if not self.compresses_first:
+            return super().mix(x, valid, context, context_valid)
+        source, real = (x, valid) if context is None else (context, context_valid)
+        return self._over(self.project.q(x), source, real)
+
+    def front(self, x: Tensor, count: int, valid: Tensor | None = None) -> Tensor:
+        if not self.compresses_first:
+            return super().front(x, count, valid)
+        return self._over(self.project.q(x[:, :count]), x, valid)
+
+    def _over(self, q: Tensor, source: Tensor, valid: Tensor | None) -> Tensor:
+        """q (b, h, n, d) over the slots of a source (b, m, c) -> (b, n, c)."""
+        maps = (
+            (self.project.to_k, self.compress_k),
+            (
+                self.project.to_v,
+                self.compress_v or self.compress_k,
+            ),
+        )
+        slots = [_projected(to, compress, source, valid) for to, compress in maps]
+        slots = [expand_heads(split_heads(y, self.frame.kv_heads), q.shape[1]) for y in slots]
+        y = F.scaled_dot_product_attention(q, *slots, dropout_p=self.dropout)
+        return self.project.out(y)
+
     def attention(
         self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, crossing: bool
     ) -> Tensor:
@@ -253,6 +292,18 @@ class LinformerAttention(AttentionMixer):
             raise self._cannot_stream()
         width = self.compress_k.width
         return 2 * self.frame.kv_heads * self.frame.head_dim * (tokens // width + tokens % width)
+
+
+def _projected(
+    to: nn.Linear, compress: LinearCompression, x: Tensor, valid: Tensor | None
+) -> Tensor:
+    """E (x Wᵀ + 1 b) = (E x) Wᵀ + (E 1) b over real tokens: (b, m, c) -> (b, r, h·d)."""
+    slots = compress(x[:, None], valid)[:, 0]  # (b, r, c)
+    y = F.linear(slots, to.weight)
+    if to.bias is None:
+        return y
+    ones = x.new_ones(x.shape[:2])[:, None, :, None]  # (b, 1, m, 1)
+    return y + compress(ones, valid)[:, 0].to(y.dtype) * to.bias.to(y.dtype)
 
 
 def _plain_compress(part: LinearCompression | BlockCompression, x: Tensor) -> Tensor:

@@ -20,10 +20,11 @@ from torch import Tensor
 
 from weft.kernels.attend import attend
 from weft.kernels.bias import dense_bias
-from weft.kernels.dense import dense_attention
+from weft.kernels.dense import dense_attention, dense_weights
 from weft.kernels.kept import kept
 from weft.kernels.numbered import number
 from weft.layers.cache import append
+from weft.layers.projection import Projections
 from weft.mixers.base import AttentionMixer, Frame, State
 from weft.patterns import Causal, Full, Pattern
 from weft.patterns.derive import keeps, mask
@@ -88,23 +89,49 @@ class PatternAttention(AttentionMixer):
         pattern = Full() if crossing else self.pattern
         bias = self.positions.at if self.positions.biased and not crossing else None
         dropout = self.dropout
-        return attend(q, k, v, pattern, valid=valid, segments=segments, bias=bias, dropout=dropout)
+        settings = {"bias": bias, "dropout": dropout, "aligned": True}
+        return attend(q, k, v, pattern, valid=valid, segments=segments, **settings)
 
     def front(self, x: Tensor, count: int, valid: Tensor | None = None) -> Tensor:
         """The keys that the first queries read, under their rows of the mask."""
         if self.frame.causal:
             return super().front(x, count, valid)
         reach, seen = self.front_seen(x.shape[1], count, x.device)
-        q, k, v = self.front_heads(self.cleared(x, valid), count, reach)
         if valid is not None:
             real = valid[:, None, None, :reach]  # (b, 1, 1, m)
             seen = real if seen is None else real & seen
+        plain = self.frame.positions is None and not self.positions.biased
+        if plain and type(self.project) is Projections:
+            return self.project.to_out(self._without_keys(x[:, :reach], count, seen))
+        q, k, v = self.front_heads(self.cleared(x, valid), count, reach)
         bias = None
         if self.positions.biased:
             j = torch.arange(reach, device=x.device)
             bias = dense_bias(self.positions.at, self.frame.heads, j[:count, None], j[None])
         out = dense_attention(q, k, v, mask=seen, bias=bias, dropout=self.dropout)[0]
         return self.project.out(out)
+
+    def _without_keys(self, x: Tensor, count: int, seen: Tensor | None) -> Tensor:
+        """Few queries read the tokens themselves: q·(W x) = (Wᵀ q)·x, and Σ p (W x) = W (Σ p x).
+
+        x (b, m, c), seen (b or 1, h or 1, count, m) -> (b, count, h·d).
+        """
+        h, g, d = self.frame.heads, self.frame.kv_heads, self.frame.head_dim
+        to_k, to_v = self.project.to_k, self.project.to_v
+        q = self.project.q(x[:, :count]).unflatten(1, (g, -1))  # (b, g, h/g, count, d)
+        # A bias of the keys adds the same to all scores of a query, which softmax does not see.
+        asked = torch.einsum("bgpnd,gdc->bgpnc", q, to_k.weight.to(q.dtype).view(g, d, -1))
+        asked = asked.reshape(len(x), 1, h * count, -1)  # (b, 1, h·count, c)
+        tokens = x.to(asked.dtype)[:, None]  # (b, 1, m, c)
+        if seen is not None:
+            seen = seen.expand(len(x), h, count, -1).flatten(1, 2)[:, None]  # (b, 1, h·count, m)
+        weights, _ = dense_weights(asked, tokens, mask=seen, scale=d**-0.5, dropout=self.dropout)
+        read = (weights.to(tokens.dtype) @ tokens).view(len(x), g, h // g, count, -1)
+        out = torch.einsum("bgpnc,gdc->bngpd", read, to_v.weight.to(read.dtype).view(g, d, -1))
+        if to_v.bias is not None:  # times the sum of the weights: 1, but for what was dropped
+            sums = weights.sum(-1).view(len(x), g, h // g, count, 1).permute(0, 3, 1, 2, 4)
+            out = out + (sums * to_v.bias.view(g, 1, d)).to(out.dtype)
+        return out.flatten(2)
 
     def front_seen(self, n: int, count: int, device: torch.device) -> tuple[int, Tensor | None]:
         """How many keys the first queries reach, and which they see: (h or 1, count, reach)."""

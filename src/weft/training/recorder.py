@@ -152,9 +152,11 @@ class Recorder:
         """Record a call; nothing is computed yet."""
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.learner.generator)
+        # Only this thread is recorded: the one that prepares batches may ask for pinned memory.
+        mode = {"capture_error_mode": "thread_local"}
         with (
             holding(self.held),
-            torch.cuda.graph(graph, pool=self.memory, stream=self.stream),
+            torch.cuda.graph(graph, pool=self.memory, stream=self.stream, **mode),
         ):
             call()
         return graph

@@ -1,0 +1,110 @@
+"""Padded rows and windows by torch's own flash kernel, which reads sequences one behind another.
+
+In a padded batch each row is its real tokens and then its padding. Taken as two sequences, of which
+neither reads the other, they need no mask, and no shape depends on the lengths l of b rows of n:
+
+    ends of sequences = 0, l_0, n, n + l_1, 2·n, ...     (2 b + 1)
+
+So the kernel for dense attention serves batches with padding, where torch's attention under a mask
+takes about four times as long. Padding attends to padding: what stands there is finite, and no one
+reads it. The kernel also knows windows, and drops weights by itself.
+
+Paper: Dao 2023, FlashAttention-2, https://arxiv.org/abs/2307.08691
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from weft.kernels.dense import expand_heads
+from weft.patterns import Causal, Full, Pattern, Sliding
+
+WIDEST = 128  # of a head
+_EACH = 8  # widths of heads are multiples of it
+
+
+def fits(
+    pattern: Pattern,
+    *,
+    device: str,
+    dtype: torch.dtype,
+    width: int,
+    n: int,
+    m: int,
+    masked: bool,
+    aligned: bool,
+) -> bool:
+    """Whether the kernel can do it; `masked` rows have to be `aligned`: real tokens first."""
+    half = dtype in (torch.float16, torch.bfloat16) and device == "cuda"
+    known = type(pattern) in (Full, Causal, Sliding) and n == m
+    return half and known and width % _EACH == 0 and width <= WIDEST and aligned >= masked
+
+
+def serves(pattern: Pattern, *, masked: bool, dropout: float, **request: Any) -> bool:
+    """Whether it is the kernel to take: for rows with padding, and for windows that drop weights.
+
+    Dense attention without padding is torch's to choose, and windows are faster in our own kernels.
+    """
+    wanted = masked or (type(pattern) is Sliding and dropout > 0)
+    return wanted and fits(pattern, masked=masked, **request)
+
+
+def flash_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pattern: Pattern,
+    valid: Tensor | None,
+    *,
+    scale: float,
+    dropout: float,
+) -> Tensor:
+    """q (b, h, n, d), k, v (b, g, n, d) -> (b, h, n, d); valid (b, n): real tokens stand first."""
+    b, h, n, _ = q.shape
+    k, v = expand_heads(k, h), expand_heads(v, h)
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (b, n, h, d)
+    edges = None if valid is None else ends(valid)
+    if edges is not None:
+        q, k, v = (x.flatten(0, 1) for x in (q, k, v))  # (b·n, h, d)
+    out = sequences(
+        q, k, v, edges, n, reach(pattern), type(pattern) is Causal, scale=scale, dropout=dropout
+    )
+    return out.view(b, n, h, -1).transpose(1, 2)
+
+
+def ends(valid: Tensor) -> Tensor:
+    """Where real tokens and padding end, row behind row, from 0 on: (b, n) -> (2 b + 1,)."""
+    b, n = valid.shape
+    starts = torch.arange(0, b * n, n, device=valid.device)  # (b,)
+    inside = torch.stack((starts + valid.sum(1), starts + n), dim=1).flatten()  # (2 b,)
+    return F.pad(inside, (1, 0)).to(torch.int32)
+
+
+def reach(pattern: Pattern) -> int | None:
+    """How far a query reads to either side; None: as far as there are keys."""
+    return pattern.window - 1 if isinstance(pattern, Sliding) else None
+
+
+def sequences(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    edges: Tensor | None,
+    longest: int,
+    reach: int | None,
+    causal: bool,
+    *,
+    scale: float,
+    dropout: float,
+) -> Tensor:
+    """(t, h, d) -> (t, h, d), sequences between edges; without edges (b, n, h, d), rows apart."""
+    return torch.ops.aten._flash_attention_forward(
+        *(q, k, v, edges, edges, longest, longest, dropout, causal, False),
+        scale=scale,
+        window_size_left=reach,
+        window_size_right=reach,
+    )[0]
