@@ -27,6 +27,7 @@ from weft.training.learner import Learner
 
 BATCH = 32
 SLOW = 0.5  # seconds: an update that takes longer gains nothing from being recorded
+VERY_SLOW = 4.0  # seconds of a first update, after which one more is timed
 
 
 class Same:
@@ -81,7 +82,8 @@ def measure(spec: str, length: int) -> dict:
     one = batch = None
     try:
         one, batch, before = fresh(spec, length, graph=False)
-        times = steps(one, batch, 3)[1:]
+        first = steps(one, batch, 1)  # kernels are built and chosen
+        times = steps(one, batch, 1 if first[0] > VERY_SLOW else 2)
         found = {"mode": "eager", "peak_bytes": torch.cuda.max_memory_allocated() - before}
         found["eager_steps_per_second"] = 1 / min(times)
         found["parameters"] = sum(p.numel() for p in one.model.parameters())

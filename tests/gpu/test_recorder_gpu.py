@@ -37,7 +37,7 @@ class Tiny:
     kind, vocab, classes, length = "classify", 256, 3, 300
 
 
-def learner(mixer: str, dropout: float = 0.0, **settings) -> Learner:
+def learner(mixer: str, dropout: float = 0.0, trimmed: bool = False, **settings) -> Learner:
     rng = np.random.default_rng(0)
     rows = Rows.of(
         [rng.integers(0, 256, rng.integers(100, 300), dtype=np.uint8) for _ in range(64)]
@@ -48,7 +48,7 @@ def learner(mixer: str, dropout: float = 0.0, **settings) -> Learner:
         layers=2, dim=64, heads=2, registers=1, pool="first", attention_dropout=dropout
     )
     model = objective_of(task).build(
-        setting.trunk(task, MIXERS.parse(mixer)), Head(classes=3, pool="first")
+        setting.trunk(task, MIXERS.parse(mixer)), Head(classes=3, pool="first", trimmed=trimmed)
     )
     made = Settings(batch=16, lr=1e-3, precision="bfloat16", warmup=2, **settings)
     stage = Stage(
@@ -88,6 +88,17 @@ def test_parts_of_several_lengths_learn_the_same(mixer, compiled):
 
 
 @pytest.mark.parametrize("mixer", MIXED)
+@pytest.mark.parametrize("compiled", [False, True], ids=["", "compiled"])
+def test_trimmed_heads_learn_the_same(mixer, compiled):
+    many = {"steps": 30, "accumulate": 4}
+    whole = weights(mixer, **many)
+    trimmed = weights(mixer, widths=4, trimmed=True, graph=True, compile=compiled, **many)
+    moved = (whole - weights(mixer, steps=0)).norm()
+    limit = 0.2 if compiled else 0.1  # compiled layers round otherwise
+    assert (whole - trimmed).norm() < limit * moved, ((whole - trimmed).norm(), moved)
+
+
+@pytest.mark.parametrize("mixer", MIXED)
 def test_compiled_layers_learn_the_same(mixer):
     plain, compiled = weights(mixer), weights(mixer, compile=True)
     moved = (plain - weights(mixer, steps=0)).norm()
@@ -107,8 +118,10 @@ def test_replays_draw_dropout_anew():
 
 if __name__ == "__main__":
     calls = [(test_parts_of_several_lengths_learn_the_same, (name, False)) for name in MIXED]
+    calls += [(test_trimmed_heads_learn_the_same, (name, False)) for name in MIXED]
     calls += [(test_replays_draw_dropout_anew, ())]
     calls += [(test_parts_of_several_lengths_learn_the_same, (name, True)) for name in MIXED]
+    calls += [(test_trimmed_heads_learn_the_same, (name, True)) for name in MIXED]
     calls += [(test_recorded_updates_learn_the_same, (name,)) for name in MIXED]
     calls += [(test_compiled_layers_learn_the_same, (name,)) for name in MIXED]
     for check, args in calls:

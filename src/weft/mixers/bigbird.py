@@ -178,6 +178,7 @@ class BigBirdAttention(PatternAttention):
         return out
 
 
+@torch.compiler.disable  # drawn in numpy and kept, outside of any graph
 @kept(64)
 def _tables(config: BigBird, frame: Frame, most: int, device: torch.device) -> Tensor:
     """The key blocks of each query block, for every number of blocks: (most, most, l), −1: none.

@@ -227,7 +227,7 @@ class PatternAttention(AttentionMixer):
         return dense_attention(q, k, v, mask=allowed.to(q.device))[0]
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # evaluated on the host and kept, outside of any graph
 @kept(64)
 def _front_seen(
     pattern: Pattern, n: int, count: int, heads: int, device: torch.device
