@@ -4,8 +4,9 @@
 
 The recipe `lra_text` (4 layers, 256 wide, 4 heads, batch 32), bfloat16, whole updates with AdamW;
 random bytes that fill the length, so no mechanism gains by padding. Dense attention is timed before
-and after the others at every length, and the ratio is to their mean. An update is recorded once and
-replayed ("graph"), or, where that is not possible or not worth it, as Python starts it ("eager").
+and after the others at every length (the slowest come behind), and the ratio is to their mean. An
+update is recorded once and replayed ("graph"), or, where that is not possible or not worth it, as
+Python starts it ("eager").
 """
 
 import argparse
@@ -26,6 +27,7 @@ from weft.training import Settings, Stage
 from weft.training.learner import Learner
 
 BATCH = 32
+SLOWEST = ("lstm", "sru", "gru", "entmax", "brc")  # behind the second turn of dense attention
 SLOW = 0.5  # seconds: an update that takes longer gains nothing from being recorded
 VERY_SLOW = 4.0  # seconds of a first update, after which one more is timed
 
@@ -33,10 +35,10 @@ VERY_SLOW = 4.0  # seconds of a first update, after which one more is timed
 class Same:
     """One batch of random bytes, for ever."""
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, batch: int, length: int) -> None:
         generator = torch.Generator().manual_seed(0)
-        x = torch.randint(0, 256, (BATCH, length), generator=generator)
-        self.made = Batch(x=x, y=torch.randint(0, 2, (BATCH,), generator=generator))
+        x = torch.randint(0, 256, (batch, length), generator=generator)
+        self.made = Batch(x=x, y=torch.randint(0, 2, (batch,), generator=generator))
 
     def batch(self, step: int) -> Batch:
         return self.made
@@ -50,7 +52,7 @@ def contenders(names: list[str], length: int) -> dict[str, str]:
     return {name: special.get(name) or known.get(name, name) for name in names}
 
 
-def learner(spec: str, length: int, graph: bool) -> Learner:
+def learner(spec: str, batch: int, length: int, graph: bool) -> Learner:
     """A learner whose first update is still to come."""
     experiment = read_settings("lra_text").experiment
     task = sized(experiment.task, length)
@@ -59,10 +61,10 @@ def learner(spec: str, length: int, graph: bool) -> Learner:
     head = Head(classes=2, pool=model.pool, hidden=model.head_hidden)
     config = objective.build(model.trunk(task, MIXERS.parse(spec)), head)
     settings = Settings(
-        steps=1000, batch=BATCH, lr=setting.lr, schedule="rsqrt", warmup=8000, decay="all",
+        steps=1000, batch=batch, lr=setting.lr, schedule="rsqrt", warmup=8000, decay="all",
         weight_decay=0.1, clip=None, precision="bfloat16", graph=graph,
     )  # fmt: skip
-    stage = Stage(model=config, objective=objective, source=Same(length), settings=settings)
+    stage = Stage(model=config, objective=objective, source=Same(batch, length), settings=settings)
     return Learner(stage, 0, torch.device("cuda"))
 
 
@@ -77,11 +79,11 @@ def steps(one: Learner, batch: Batch, count: int, least: float = 0.0) -> list[fl
     return times
 
 
-def measure(spec: str, length: int) -> dict:
+def measure(spec: str, size: int, length: int) -> dict:
     """Steps per second and peak memory of updates, or the reason why there are none."""
     one = batch = None
     try:
-        one, batch, before = fresh(spec, length, graph=False)
+        one, batch, before = fresh(spec, size, length, graph=False)
         first = steps(one, batch, 1)  # kernels are built and chosen
         times = steps(one, batch, 1 if first[0] > VERY_SLOW else 2)
         found = {"mode": "eager", "peak_bytes": torch.cuda.max_memory_allocated() - before}
@@ -90,12 +92,12 @@ def measure(spec: str, length: int) -> dict:
         if min(times) < SLOW:
             try:
                 one = batch = None
-                one, batch, _ = fresh(spec, length, graph=True)
+                one, batch, _ = fresh(spec, size, length, graph=True)
                 steps(one, batch, 5)
                 times, found["mode"] = steps(one, batch, 3, least=0.25), "graph"
             except Exception as error:
                 found["not_recorded"] = said(error)
-                one, batch, _ = fresh(spec, length, graph=False)
+                one, batch, _ = fresh(spec, size, length, graph=False)
                 times = steps(one, batch, 6)[2:]
         found |= {"steps_per_second": 1 / statistics.median(times), "rounds": len(times)}
         return found
@@ -105,13 +107,13 @@ def measure(spec: str, length: int) -> dict:
         one = batch = None
 
 
-def fresh(spec: str, length: int, graph: bool) -> tuple[Learner, Batch, int]:
+def fresh(spec: str, batch: int, length: int, graph: bool) -> tuple[Learner, Batch, int]:
     """A learner, its batch, and the bytes that were held before them."""
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    one = learner(spec, length, graph)
+    one = learner(spec, batch, length, graph)
     return one, one.stage.source.batch(0).to("cuda"), before
 
 
@@ -126,20 +128,23 @@ def main() -> None:
     parser.add_argument("--out", required=True)
     parser.add_argument("--lengths", default="1024,4096,16384,2048,8192")
     parser.add_argument("--mixers", default=",".join(sorted(MIXERS)))
+    parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--minutes", type=float, default=60.0)
     args = parser.parse_args()
     began = time.perf_counter()
     names = [name for name in args.mixers.split(",") if name != "full"]
+    last = [name for name in SLOWEST if name in names]
+    turns = ["full", *(name for name in names if name not in last), "full", *last]
     stamp = environment("cuda")
     for length in (int(n) for n in args.lengths.split(",")):
-        for turn, name in enumerate(["full", *names, "full"]):
+        for turn, name in enumerate(turns):
             if time.perf_counter() - began > 60 * args.minutes:
                 print("out of time", flush=True)
                 return
             spec = contenders([name], length)[name]
             row = {
-                "case": name, "mixer": spec, "length": length, "batch": BATCH, "turn": turn,
-                "dtype": "bfloat16", "device": "cuda", **measure(spec, length), **stamp,
+                "case": name, "mixer": spec, "length": length, "batch": args.batch, "turn": turn,
+                "dtype": "bfloat16", "device": "cuda", **measure(spec, args.batch, length), **stamp,
             }  # fmt: skip
             append(args.out, [row])
             speed, peak = row.get("steps_per_second", 0), row.get("peak_bytes", 0) >> 20

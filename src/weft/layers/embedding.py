@@ -151,28 +151,62 @@ class Embedder(nn.Module):
 
         `aligned`: real tokens stand first in each row, so that their places are their positions.
         """
-        self._check(x, valid)
-        if self.config.vocab is None:
-            embedded = self.linear(x)  # (b, n, c)
-        else:
-            ids = x if valid is None else x.masked_fill(~valid, 0)
-            # Reading the extremes would stall a GPU at every call; there the kernel itself asserts.
-            if ids.device.type == "cpu" and not torch.compiler.is_compiling():
-                self.check_ids(ids)
-            embedded = self.rows(ids.long())  # (b, n, c)
-        if self.config.positions == "none":
+        embedded = self.tokens(x, valid)  # (b, n, c)
+        added = self.places(x, valid, start, aligned)  # (n, c) or (b, n, c)
+        return embedded if added is None else embedded + added.to(embedded.dtype)
+
+    def with_registers(
+        self, x: Tensor, *, valid: Tensor | None = None, aligned: bool = False
+    ) -> Tensor:
+        """Registers, which have no positions, and tokens: (b, g + n, c)."""
+        config, b = self.config, len(x)
+        if config.vocab is None or config.bumps or config.factor or config.cutoffs:
+            tokens = self(x, valid=valid, aligned=aligned)
+            return torch.cat((self.registers.expand(b, -1, -1), tokens), dim=1)
+        # Registers as further rows of the table: the long tensor is written once, not copied.
+        own = config.vocab + torch.arange(config.registers, device=x.device)
+        ids = torch.cat((own.expand(b, -1), self.ids(x, valid)), dim=1)  # (b, g + n)
+        embedded = F.embedding(ids, torch.cat((self.table, self.registers)))
+        added = self.places(x, valid, 0, aligned)
+        if added is None:
             return embedded
-        if valid is None or aligned:
-            index = torch.arange(start, start + x.shape[1], device=x.device)
+        return embedded + F.pad(added.to(embedded.dtype), (0, 0, config.registers, 0))
+
+    def tokens(self, x: Tensor, valid: Tensor | None) -> Tensor:
+        """What is embedded, without positions: (b, n) or (b, n, channels) -> (b, n, c)."""
+        if self.config.vocab is not None:
+            return self.rows(self.ids(x, valid))
+        self._check(x, valid)
+        return self.linear(x)
+
+    def ids(self, x: Tensor, valid: Tensor | None) -> Tensor:
+        """Ids (b, n) that are in the vocabulary, whatever padding holds."""
+        self._check(x, valid)
+        ids = x if valid is None else x.masked_fill(~valid, 0)
+        # Reading the extremes would stall a GPU at every call; there the kernel itself asserts.
+        if ids.device.type == "cpu" and not torch.compiler.is_compiling():
+            self.check_ids(ids)
+        return ids.long()
+
+    def places(self, x: Tensor, valid: Tensor | None, start: int, aligned: bool) -> Tensor | None:
+        """What positions add: (n, c), or (b, n, c) where rows differ; None: nothing."""
+        kind, stop = self.config.positions, start + x.shape[1]
+        if kind == "none":
+            return None
+        alike = valid is None or aligned
+        if kind == "learned":
+            if self.length < stop:
+                # Padding may be longer than the table: only real tokens count.
+                self.check_length(stop if valid is None else start + int(valid.sum(1).max()))
+            elif alike:
+                return self.positions[start:stop]  # a slice: no gather, and none back
+        if alike:
+            index = torch.arange(start, stop, device=x.device)
         else:
             index = start + (valid.long().cumsum(1) - 1).clamp(min=0)  # (b, n)
-        if self.config.positions == "sinusoidal":
-            return embedded + (sinusoid(index, self.dim) * INITIAL_STD * 2**0.5).to(embedded.dtype)
-        if self.length < start + x.shape[1]:
-            # Padding may be longer than the table: only real tokens count.
-            self.check_length(start + (x.shape[1] if valid is None else int(valid.sum(1).max())))
-            index = index.clamp(max=self.length - 1)
-        return embedded + self.positions[index]
+        if kind == "sinusoidal":
+            return sinusoid(index, self.dim) * INITIAL_STD * 2**0.5
+        return self.positions[index.clamp(max=self.length - 1)]
 
     def rows(self, ids: Tensor) -> Tensor:
         """What stands for these tokens, without positions: (b, n) -> (b, n, c)."""

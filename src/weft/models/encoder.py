@@ -69,11 +69,11 @@ class Trunk(nn.Module):
         self, x: Tensor, valid: Tensor | None, *, aligned: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """What enters the stack, registers in front: (b, g + n, c), and which of it is real."""
-        embedded = self.embedding(x, valid=valid, aligned=aligned)  # (b, n, c)
-        if self.registers:
-            embedded = torch.cat((self.register_rows(len(x)), embedded), dim=1)
-            if valid is not None:
-                valid = torch.cat((valid.new_ones(len(x), self.registers), valid), dim=1)
+        if not self.registers:
+            return self.enter(self.embedding(x, valid=valid, aligned=aligned)), valid
+        embedded = self.embedding.with_registers(x, valid=valid, aligned=aligned)
+        if valid is not None:
+            valid = torch.cat((valid.new_ones(len(x), self.registers), valid), dim=1)
         return self.enter(embedded), valid
 
     def end(self, y: Tensor, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
