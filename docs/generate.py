@@ -314,6 +314,7 @@ def result_sections() -> dict[Path, dict[str, str]]:
         DOCS / "lra.md": {
             "lra_accuracy": lra_accuracy_table(found.get("h200_lra_accuracy", [])),
             "lra_speed": lra_speed_table(found["h200_lra_text_speed"]),
+            "lra_memory": lra_memory_table(found["h200_lra_text_speed"]),
             "pathx": curriculum_table(found["h200_pathx"]),
         },
         DOCS / "decode.md": {"decode": decode_section(found.get("decode"))},
@@ -446,6 +447,7 @@ def lra_accuracy_table(rows: list[dict[str, Any]]) -> str:
     if not tasks:
         return "No row yet: `benchmarks/results/h200_lra_accuracy.jsonl` is not there."
     paper = {one.mixer: one for one in ACCURACY if one.mixer}
+    lengths = {row["task"]: row["length"] for row in rows}
 
     def cell(label: str, task: str) -> str:
         if (label, task) not in found:
@@ -454,34 +456,58 @@ def lra_accuracy_table(rows: list[dict[str, Any]]) -> str:
         beside = "" if known is None else f" ({known:.2f})"
         return f"{100 * found[label, task]['test_score']:.2f}{beside}"
 
-    lines = ["| mechanism | " + " | ".join(tasks) + " |", "|---|" + "---|" * len(tasks)]
+    names = [f"{task}, {lengths[task]:,} tokens" for task in tasks]
+    lines = ["| mechanism | " + " | ".join(names) + " |", "|---|" + "---:|" * len(tasks)]
     for label in dict.fromkeys(label for label, _ in found):
         lines.append(f"| `{label}` | " + " | ".join(cell(label, task) for task in tasks) + " |")
     return "\n".join(lines)
 
 
 def lra_speed_table(rows: list[dict[str, Any]]) -> str:
-    """Updates per second relative to dense attention, by length; lengths that were finished."""
+    """Updates per second relative to dense attention, by length."""
+    return _by_length(rows, "steps_per_second", "updates/s", "{:.3g}", 1, starred=True)
+
+
+def lra_memory_table(rows: list[dict[str, Any]]) -> str:
+    """Peak memory of updates that are not recorded, relative to dense attention, by length."""
+    return _by_length(rows, "peak_bytes", "GiB", "{:.2f}", 2**30)
+
+
+def _by_length(
+    rows: list[dict[str, Any]],
+    measure: str,
+    unit: str,
+    form: str,
+    size: int,
+    starred: bool = False,
+) -> str:
+    """Dense attention in its unit and the others relative to it; lengths with two dense turns."""
     dense: dict[int, list[float]] = {}
     for row in rows:
-        if row["case"] == "full":
-            dense.setdefault(row["length"], []).append(row["steps_per_second"])
-    lengths = sorted(n for n, speeds in dense.items() if len(speeds) == 2)
+        if row["case"] == "full" and measure in row:
+            dense.setdefault(row["length"], []).append(row[measure])
+    lengths = sorted(n for n, found in dense.items() if len(found) == 2)
     base = {n: sum(dense[n]) / 2 for n in lengths}
-    lines = ["| mechanism | " + " | ".join(f"{n:,} tokens" for n in lengths) + " |"]
-    lines.append("|---|" + "---|" * len(lengths))
-    lines.append("| `full`, updates/s | " + " | ".join(f"{base[n]:.3g}" for n in lengths) + " |")
+    newest = max(row["date"][:10] for row in rows)
+    dates = {row["length"]: row["date"][:10] for row in rows}
+    heads = [f"{n:,} tokens{'' if dates[n] == newest else '†'}" for n in lengths]
+    lines = ["| mechanism | " + " | ".join(heads) + " |", "|---|" + "---|" * len(lengths)]
+    own = (form.format(base[n] / size) for n in lengths)
+    lines.append(f"| `full`, {unit} | " + " | ".join(own) + " |")
     found = {(row["case"], row["length"]): row for row in rows}
     names = [name for name in dict.fromkeys(row["case"] for row in rows) if name != "full"]
 
     def cell(name: str, n: int) -> str:
-        row = found[name, n]
+        row = found.get((name, n))
+        if row is None:
+            return "–"
         if row.get("error"):
             return "causal only" if "causal" in row["error"] else row["error"].partition(":")[0]
-        star = "" if row["mode"] == "graph" else "\\*"
-        return f"{row['steps_per_second'] / base[n]:.2f}×{star}"
+        star = "\\*" if starred and row["mode"] != "graph" else ""
+        return f"{row[measure] / base[n]:.2f}×{star}"
 
-    order = sorted(names, key=lambda name: -found[name, lengths[-1]].get("steps_per_second", 0))
+    at = max((n for n in lengths if dates[n] == newest), default=lengths[-1])
+    order = sorted(names, key=lambda name: -found[name, at].get("steps_per_second", 0))
     lines += [
         f"| `{name}` | " + " | ".join(cell(name, n) for n in lengths) + " |" for name in order
     ]
@@ -560,14 +586,15 @@ def draw(name: str, folder: Path = DOCS / "pictures") -> Path:
 
 
 def draw_results() -> None:
-    """Plot the time and memory of every mechanism over length, and how Path-X was learned."""
-    from weft.report.plots import draw_bench, draw_curriculum
+    """Plot the time and memory of every mechanism over length, and how tasks were learned."""
+    from weft.report.plots import draw_bench, draw_curriculum, draw_learning
     from weft.rows import read
 
     run, *rest = read(RESULTS / "h200_pathx.jsonl")
     plots = {
         "speed_h200": draw_bench(read(RESULTS / "h200_bidirectional_graph.jsonl")),
         "pathx": draw_curriculum(rest, run["phases"]),
+        "lra_accuracy": draw_learning(read(RESULTS / "h200_lra_curves.jsonl")),
     }
     for name, figure in plots.items():
         path = DOCS / "plots" / f"{name}.png"

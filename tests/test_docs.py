@@ -177,19 +177,36 @@ def test_generated_sections_are_current(path):
 
 
 def test_accuracies_stand_beside_the_papers_own():
-    rows = [
-        {"label": "full", "task": "listops", "test_score": 0.3512},
-        {"label": "full", "task": "image", "test_score": 0.4},
-        {"label": "nsa", "task": "image", "test_score": 0.5},
-        {"label": "bigbird", "task": "text", "test_score": None},
+    found = [
+        ("full", "listops", 2000, 0.3512),
+        ("full", "image", 1024, 0.4),
+        ("nsa", "image", 1024, 0.5),
+        ("bigbird", "text", 1000, None),
     ]
+    names = ("label", "task", "length", "test_score")
+    rows = [dict(zip(names, row, strict=True)) for row in found]
     table = GENERATE.lra_accuracy_table(rows).splitlines()
-    assert table[0] == "| mechanism | listops | image |"
+    assert table[0] == "| mechanism | listops, 2,000 tokens | image, 1,024 tokens |"
     assert table[2:] == [
         "| `full` | 35.12 (36.37) | 40.00 (42.44) |",
         "| `nsa` | – | 50.00 |",
     ]
     assert "No row yet" in GENERATE.lra_accuracy_table([])
+
+
+def test_speed_and_memory_are_relative_to_the_mean_of_two_dense_turns():
+    def row(case, length, speed, day="02", **more):
+        made = {"case": case, "length": length, "mode": "graph", "date": f"2026-01-{day}T00:00"}
+        return made | {"steps_per_second": speed, "peak_bytes": 2**30} | more
+
+    rows = [row("full", 10, 3.0), row("fnet", 10, 8.0, mode="eager"), row("full", 10, 5.0)]
+    rows += [row("full", 20, 1.0, day="01"), row("full", 20, 1.0, day="01")]
+    rows += [row("full", 30, 1.0)]  # one turn: not finished
+    speeds = GENERATE.lra_speed_table(rows).splitlines()
+    assert speeds[0] == "| mechanism | 10 tokens | 20 tokens† |"
+    assert speeds[2:] == ["| `full`, updates/s | 4 | 1 |", "| `fnet` | 2.00×\\* | – |"]
+    memory = GENERATE.lra_memory_table(rows).splitlines()
+    assert memory[2:] == ["| `full`, GiB | 1.00 | 1.00 |", "| `fnet` | 1.00× | – |"]
 
 
 def test_the_table_of_mixers_holds_their_traits():

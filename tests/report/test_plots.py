@@ -7,7 +7,7 @@ from bench_rows import row, some_rows
 
 from weft.errors import WeftError
 from weft.report import plot_bench
-from weft.report.plots import draw_bench, draw_curriculum
+from weft.report.plots import draw_bench, draw_curriculum, draw_learning
 
 
 def lines_of(axes):
@@ -71,3 +71,18 @@ def test_a_curriculum_shows_both_curves_and_every_phase():
     assert curves["validation"] == [[1, 0.9], [3, 0.8]]
     assert {"1  short paths", "2  long paths"} <= curves.keys()
     assert [(shade.get_x(), shade.get_width()) for shade in axes.patches] == [(0, 1), (1, 2)]
+
+
+def test_learning_has_a_panel_for_each_task_and_a_line_for_each_mechanism():
+    points = [("a", "full", 10, 0.1), ("a", "full", 20, 0.3), ("a", "fnet", 10, 0.2)]
+    points += [("b", "fnet", 5, 0.4)]
+    rows = [{"task": t, "label": m, "step": n, "score": y} for t, m, n, y in points]
+    first, second = draw_learning(rows).axes
+    assert [first.get_title(), second.get_title()] == ["a", "b"]
+    lines = {line.get_label(): line for line in first.get_lines()}
+    assert {k: line.get_xydata().tolist() for k, line in lines.items()} == {
+        "full": [[10, 0.1], [20, 0.3]],
+        "fnet": [[10, 0.2]],
+    }
+    (only,) = second.get_lines()
+    assert only.get_color() == lines["fnet"].get_color(), "a mechanism keeps its colour"
