@@ -102,3 +102,22 @@ def test_wrong_parts_are_refused():
         Examples(Rows.of([b"a", b"b"]), 1, labels=np.array([0]))
     with pytest.raises(WeftError, match="rows begin at 0 and end with the tokens"):
         Rows(np.zeros(3, dtype=np.uint8), np.array([0, 2]))
+
+
+def test_examples_say_how_long_their_rows_are():
+    """Cut to the task's length, both documents of a pair together."""
+    rows, second = Rows.of([b"abcd", b"c", b"ab"]), Rows.of([b"x", b"yz", b"uvwxyz"])
+    assert Examples(rows, 3).lengths.tolist() == [3, 1, 2]
+    assert Examples(rows, 3, second=second).lengths.tolist() == [4, 3, 5]
+
+
+@given(size=st.integers(1, 6), count=st.integers(1, 5), data=st.data())
+def test_rows_of_one_length_are_a_matrix(size, count, data):
+    """The short way, and the long one: cut, whole, and padded beyond the rows' length."""
+    sequences = [[10 * i + j for j in range(size)] for i in range(count)]
+    index = data.draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=5))
+    length = data.draw(st.integers(1, 8))
+    rows = Rows.of(sequences)
+    assert rows.table.shape == (count, size)
+    for width in (None, length):
+        check_batch(rows, sequences, index, length, width)

@@ -124,6 +124,15 @@ def test_aligned_rows_with_padding_go_to_it(pattern):
         assert plan(request(pattern, **changed)).kernel != "flash", changed
 
 
+def test_older_gpus_keep_the_other_kernels(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for capability, kernel in (((9, 0), "flash"), ((8, 0), "flash"), ((7, 5), "triton")):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda c=capability: c)
+        plan.cache_clear()
+        assert plan(request(Sliding(257))).kernel == kernel
+    plan.cache_clear()
+
+
 def test_without_padding_only_windows_that_drop_weights_do():
     bare = {"masked": False}
     assert plan(request(Full(), **bare)).kernel == "sdpa"

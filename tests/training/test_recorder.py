@@ -172,7 +172,9 @@ def test_what_recordings_read_is_held(cuda, monkeypatch):
     seen = {}
 
     @contextmanager
-    def recorded(graph, *, pool, stream):
+    def recorded(graph, *, pool, stream, capture_error_mode):
+        # Another thread may ask for pinned memory meanwhile, which must not end the recording.
+        assert capture_error_mode == "thread_local"
         seen.update(pool=pool, stream=stream)
         yield
 

@@ -117,6 +117,15 @@ def test_ordered_gives_every_row_once_in_order(size, batch):
     assert [row for rows in found for row in rows] == list(range(size))
 
 
+@given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=30), batch=batches)
+def test_rows_of_like_length_share_a_batch_the_longest_first(lengths, batch):
+    rows = Numbers(len(lengths))
+    rows.lengths = np.array(lengths)
+    found = [row for group in Ordered(rows, batch) for row in group]
+    assert sorted(found) == list(range(len(lengths))), "every row once"
+    assert [lengths[row] for row in found] == sorted(lengths, reverse=True)
+
+
 def test_real_rows_come_out():
     data = examples()
     source = Shuffled(data, 4)

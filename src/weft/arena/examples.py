@@ -120,6 +120,12 @@ class Examples:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def lengths(self) -> np.ndarray:
+        """(rows,) tokens of each row, both documents of a pair together."""
+        own = np.minimum(self.rows.lengths, self.length)
+        return own if self.second is None else own + np.minimum(self.second.lengths, self.length)
+
     def batch(self, index: np.ndarray) -> Batch:
         """The rows of these numbers, on the CPU."""
         width = self.length if self.fixed else None

@@ -150,6 +150,12 @@ class Some:
     def __len__(self) -> int:
         return len(self.index)
 
+    @property
+    def lengths(self) -> np.ndarray | None:
+        """Of the chosen rows, where they are known."""
+        found = getattr(self.rows, "lengths", None)
+        return None if found is None else found[self.index]
+
     def batch(self, index: np.ndarray) -> Any:
         """The rows of these numbers."""
         return self.rows.batch(self.index[index])

@@ -24,6 +24,7 @@ from weft.kernels.dense import expand_heads
 from weft.patterns import Causal, Full, Pattern, Sliding
 
 WIDEST = 128  # of a head
+OLDEST = (8, 0)  # compute capability: Ampere
 _EACH = 8  # widths of heads are multiples of it
 
 
@@ -41,7 +42,14 @@ def fits(
     """Whether the kernel can do it; `masked` rows have to be `aligned`: real tokens first."""
     half = dtype in (torch.float16, torch.bfloat16) and device == "cuda"
     known = type(pattern) in (Full, Causal, Sliding) and n == m
-    return half and known and width % _EACH == 0 and width <= WIDEST and aligned >= masked
+    fitting = width % _EACH == 0 and width <= WIDEST and aligned >= masked
+    return half and known and fitting and new_enough()
+
+
+@torch.compiler.assume_constant_result
+def new_enough() -> bool:
+    """Whether the GPU here, if there is one, is of a kind that the kernel was written for."""
+    return not torch.cuda.is_available() or torch.cuda.get_device_capability() >= OLDEST
 
 
 def serves(pattern: Pattern, *, masked: bool, dropout: float, **request: Any) -> bool:

@@ -1,7 +1,8 @@
 """Where batches come from: pure functions of the step, so that resuming needs no loader state.
 
     Shuffled   for training: the rows of a split in a fresh order each epoch, for ever
-    Ordered    for validation and test: every row once, the last batch as small as it has to be
+    Ordered    for validation and test: every row once, the last batch as small as it has to be;
+               from long to short where lengths are known, so that little is padding
 
 A source of a user's own (images generated on the fly, say) is anything with `batch(step)` that
 gives the same batch for the same step.
@@ -76,7 +77,11 @@ class Shuffled:
 
 @dataclass(frozen=True, eq=False)
 class Ordered:
-    """Every row once, in order."""
+    """Every row once: in order, or from long to short if the rows say their `lengths`.
+
+    Rows of like length share a batch, so that little of it is padding; the longest come first, so
+    that a lack of memory shows at once.
+    """
 
     rows: Rows
     batch_size: int = 32
@@ -85,15 +90,18 @@ class Ordered:
         _check(self.rows, self.batch_size)
 
     def __str__(self) -> str:
-        return f"{len(self.rows)} rows in order, in batches of {self.batch_size}"
+        return f"{len(self.rows)} rows, each once, in batches of {self.batch_size}"
 
     def __len__(self) -> int:
         return -(-len(self.rows) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        for start in range(0, len(self.rows), self.batch_size):
-            stop = min(start + self.batch_size, len(self.rows))
-            yield self.rows.batch(np.arange(start, stop))
+        lengths = getattr(self.rows, "lengths", None)
+        order = (
+            np.arange(len(self.rows)) if lengths is None else np.argsort(-lengths, kind="stable")
+        )
+        for start in range(0, len(order), self.batch_size):
+            yield self.rows.batch(order[start : start + self.batch_size])
 
     @property
     def group_names(self) -> tuple[str, ...]:
