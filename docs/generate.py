@@ -481,16 +481,21 @@ def _by_length(
     size: int,
     starred: bool = False,
 ) -> str:
-    """Dense attention in its unit and the others relative to it; lengths with two dense turns."""
+    """Dense attention in its unit and the others relative to it; lengths with two dense turns.
+
+    Of a length that was measured again the last day counts.
+    """
+    days = [(row["length"], row["date"][:10]) for row in rows]
+    last = {n: max(day for length, day in days if length == n) for n, _ in days}
+    rows = [row for row in rows if row["date"][:10] == last[row["length"]]]
     dense: dict[int, list[float]] = {}
     for row in rows:
         if row["case"] == "full" and measure in row:
             dense.setdefault(row["length"], []).append(row[measure])
     lengths = sorted(n for n, found in dense.items() if len(found) == 2)
     base = {n: sum(dense[n]) / 2 for n in lengths}
-    newest = max(row["date"][:10] for row in rows)
-    dates = {row["length"]: row["date"][:10] for row in rows}
-    heads = [f"{n:,} tokens{'' if dates[n] == newest else '†'}" for n in lengths]
+    newest = max(last.values())
+    heads = [f"{n:,} tokens{'' if last[n] == newest else '†'}" for n in lengths]
     lines = ["| mechanism | " + " | ".join(heads) + " |", "|---|" + "---|" * len(lengths)]
     own = (form.format(base[n] / size) for n in lengths)
     lines.append(f"| `full`, {unit} | " + " | ".join(own) + " |")
@@ -506,7 +511,7 @@ def _by_length(
         star = "\\*" if starred and row["mode"] != "graph" else ""
         return f"{row[measure] / base[n]:.2f}×{star}"
 
-    at = max((n for n in lengths if dates[n] == newest), default=lengths[-1])
+    at = max((n for n in lengths if last[n] == newest), default=lengths[-1])
     order = sorted(names, key=lambda name: -found[name, at].get("steps_per_second", 0))
     lines += [
         f"| `{name}` | " + " | ".join(cell(name, n) for n in lengths) + " |" for name in order
