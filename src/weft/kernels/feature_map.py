@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.errors import WeftError
+from weft.kernels.feature_map_both import elu_plus_one, read_both_ways
 from weft.kernels.feature_map_fused import can_fuse, fused_causal_attention
 from weft.kernels.slots import into_blocks
 
@@ -70,19 +71,16 @@ def linear_attention(
         )[0]
     if log_decay is not None:
         raise WeftError("a decay forgets the past, so it needs causal=True; got causal=False")
-    dtype, (exact, work) = v.dtype, _precisions(q, v)
+    dtype, (_, work) = v.dtype, _precisions(q, v)
     q, k, v = q.to(work), k.to(work), v.to(work)
-    with _as_written(q):
-        sums = Sums(k.transpose(-1, -2) @ v, k.sum(-2, dtype=exact))
-        rows = q.unflatten(1, (k.shape[1], -1)).flatten(2, 3)  # (b, g, p * n, f)
-        out = _read(rows, sums, eps, floor)  # (b, g, p * n, e)
+    rows = q.unflatten(1, (k.shape[1], -1)).flatten(2, 3)  # (b, g, p * n, f)
+    out = read_both_ways(rows, k, v, eps, floor)  # (b, g, p * n, e)
     return out.unflatten(2, (-1, q.shape[2])).flatten(1, 2).to(dtype)  # (b, h, n, e)
 
 
 def elu_features(x: Tensor) -> Tensor:
     """φ(x) = elu(x) + 1 without cancellation; float16 in float32, for the range of their sums."""
-    x = x.float() if x.dtype == torch.float16 else x
-    return x.clamp(max=0).exp() + x.relu()
+    return elu_plus_one(x.float() if x.dtype == torch.float16 else x)
 
 
 def causal_linear_attention(
