@@ -10,7 +10,12 @@ from oracle import heads, oracle
 from weft.errors import Unsupported
 from weft.kernels import flash
 from weft.kernels.attend import Request, attend, plan
+from weft.mixers import pattern_mixer
+from weft.mixers.full import Full as FullMixer
+from weft.mixers.longformer import Longformer
+from weft.mixers.sliding_window import SlidingWindow
 from weft.patterns import Causal, Full, Sliding, Strided
+from weft.testing.contract import checks_for, exempt
 
 N, LENGTHS = 12, (12, 5, 0, 1)
 VALID = torch.arange(N) < torch.tensor(LENGTHS)[:, None]
@@ -18,32 +23,29 @@ PATTERNS = [Full(), Causal(), Sliding(1), Sliding(4), Sliding(50)]
 
 
 def loop(q, k, v, edges, longest, reach, causal, *, scale, dropout):
-    """What the kernel computes, one sequence, head and query after another."""
-    assert longest == N
+    """What the kernel computes, one sequence after another."""
     assert dropout == 0.0
     if edges is None:
-        rows = [
-            loop(
-                *x,
-                torch.tensor([0, N], dtype=torch.int32),
-                N,
-                reach,
-                causal,
-                scale=scale,
-                dropout=dropout,
-            )
-            for x in zip(q, k, v, strict=True)
-        ]
-        return torch.stack(rows)
+        q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+        edges = torch.arange(0, len(q) + 1, longest, dtype=torch.int32)
     assert edges.dtype == torch.int32
-    out = torch.full_like(q, torch.nan)
-    for start, stop in zip(edges.tolist(), edges.tolist()[1:], strict=False):
-        for i in range(start, stop):
-            least = start if reach is None else max(start, i - reach)
-            most = i + 1 if causal else stop if reach is None else min(stop, i + reach + 1)
-            scores = (k[least:most] * q[i]).sum(-1) * scale  # (m, h)
-            out[i] = (scores.softmax(0)[..., None] * v[least:most]).sum(0)
-    return out
+    assert edges.diff().max() <= longest
+    parts = []
+    for size, part in zip(
+        edges.diff().tolist(), zip(*cut(q, k, v, edges), strict=True), strict=True
+    ):
+        q_own, k_own, v_own = part  # (l, h, d)
+        apart = torch.arange(size)[None] - torch.arange(size)[:, None]  # (l, l): j − i
+        seen = apart <= (0 if causal else longest if reach is None else reach)
+        seen &= apart >= (-longest if reach is None else -reach)
+        scores = torch.einsum("ihd,jhd->hij", q_own, k_own) * scale
+        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+        parts.append(torch.einsum("hij,jhd->ihd", weights, v_own))
+    return torch.cat(parts)
+
+
+def cut(q, k, v, edges):
+    return [x.split(edges.diff().tolist()) for x in (q, k, v)]
 
 
 @pytest.fixture
@@ -69,7 +71,10 @@ def test_real_rows_are_those_of_the_equation(pattern, padded):
 
 
 def late(valid):
-    return torch.cat((flash_ends(valid)[:1], flash_ends(valid)[1:].roll(1)))
+    """Padding begins one token later, where there is any."""
+    found = flash_ends(valid)
+    found[1::2] = torch.minimum(found[1::2] + 1, found[2::2])
+    return found
 
 
 def without_padding(valid):
@@ -93,6 +98,58 @@ def test_a_window_one_too_wide_shows(monkeypatch):
     monkeypatch.setattr(flash, "reach", lambda pattern: pattern.window)
     found, wanted = found_and_wanted(Sliding(4), None)
     assert not torch.allclose(found, wanted)
+
+
+@pytest.fixture
+def everywhere(monkeypatch, _looped):
+    """The kernel on a CPU and in fp64: how mixers come to it is checked like on a GPU."""
+    fits = flash.fits
+
+    def fits_here(pattern, *, device, dtype, width, **request):
+        return fits(pattern, device="cuda", dtype=torch.bfloat16, width=64, **request)
+
+    calls = []
+
+    def counted(*args, **options):
+        calls.append(args[0].shape)
+        return loop(*args, **options)
+
+    monkeypatch.setattr(flash, "fits", fits_here)
+    monkeypatch.setattr(flash, "sequences", counted)
+    plan.cache_clear()
+    yield calls
+    plan.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        FullMixer(),
+        SlidingWindow(window=5),
+        Longformer(window=5, global_first=0, global_projections=False),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["reference", "gradients", "padding", "cross", "front"])
+def test_mixers_keep_their_contract_on_it(config, name, everywhere):
+    checks = dict(checks_for(config))
+    if name not in checks:
+        assert name in exempt(config)
+        return
+    checks[name](**({"lengths": (1, 7, 20)} if name == "reference" else {}))
+    assert everywhere or name == "cross", "the kernel was not asked"
+
+
+def test_a_context_taken_for_the_own_sequence_shows(monkeypatch, everywhere):
+    """Queries behind the end of a shorter context would read its padding."""
+    plainly = pattern_mixer.attend
+
+    def aligned(*args, **settings):
+        return plainly(*args, **(settings | {"aligned": True}))
+
+    monkeypatch.setattr(pattern_mixer, "attend", aligned)
+    with pytest.raises(AssertionError, match="context padded"):
+        dict(checks_for(FullMixer()))["cross"]()
 
 
 def test_ends_stand_between_real_tokens_and_padding():

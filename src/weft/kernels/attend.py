@@ -55,8 +55,8 @@ def attend(
     `valid` (b, m) is True where a key is real. `segments` (b, m) numbers the documents packed in a
     row: a query reads its own document. `bias(head, i, j)`, a function of i − j, is added to the
     scores. Grouped keys: h is a multiple of g. A query that may read nothing returns 0 and
-    log-sum-exp −inf. `aligned`: the caller knows that real keys stand first in each row, and reads
-    no output behind them.
+    log-sum-exp −inf. `aligned`: queries and keys are one sequence, whose real tokens stand first in
+    each row, and no one reads the outputs behind them.
     """
     _check(q, k, v, valid, segments, kernel, return_lse)
     settings = bias, _scale(q, scale), dropout, kernel, return_lse

@@ -13,6 +13,9 @@ tokens of the block that is still open one by one:
 
     slots s with (s + 1)·w − 1 ≤ i    and    tokens j with ⌊(i + 1) / w⌋·w ≤ j ≤ i
 
+Where E does not differ from head to head and positions are not in the keys, E (x W) = (E x) W: the
+tokens are compressed, and the slots projected.
+
 Time O(n·r·d), memory O(n·r); causal time O(n·(n/w + w)·d), memory O(n·(n/w + w)). Decoding keeps
 ⌊t/w⌋ slots and the t mod w tokens of the open block. A bias by distance is refused, for a slot has
 no one place; rotary positions turn keys before compression.
@@ -193,17 +196,10 @@ class LinformerAttention(AttentionMixer):
 
     def _over(self, q: Tensor, source: Tensor, valid: Tensor | None) -> Tensor:
         """q (b, h, n, d) over the slots of a source (b, m, c) -> (b, n, c)."""
-        maps = (
-            (self.project.to_k, self.compress_k),
-            (
-                self.project.to_v,
-                self.compress_v or self.compress_k,
-            ),
-        )
-        slots = [_projected(to, compress, source, valid) for to, compress in maps]
-        slots = [expand_heads(split_heads(y, self.frame.kv_heads), q.shape[1]) for y in slots]
-        y = F.scaled_dot_product_attention(q, *slots, dropout_p=self.dropout)
-        return self.project.out(y)
+        k = _projected(self.project.to_k, self.compress_k, source, valid)
+        v = _projected(self.project.to_v, self.compress_v or self.compress_k, source, valid)
+        k, v = (expand_heads(split_heads(y, self.frame.kv_heads), q.shape[1]) for y in (k, v))
+        return self.project.out(F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout))
 
     def attention(
         self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, crossing: bool

@@ -88,8 +88,8 @@ class PatternAttention(AttentionMixer):
         """The fastest kernel for the pattern; a context is read in full."""
         pattern = Full() if crossing else self.pattern
         bias = self.positions.at if self.positions.biased and not crossing else None
-        dropout = self.dropout
-        settings = {"bias": bias, "dropout": dropout, "aligned": True}
+        # Of a context, `valid` says nothing about the queries: they are not aligned with it.
+        settings = {"bias": bias, "dropout": self.dropout, "aligned": not crossing}
         return attend(q, k, v, pattern, valid=valid, segments=segments, **settings)
 
     def front(self, x: Tensor, count: int, valid: Tensor | None = None) -> Tensor:

@@ -53,7 +53,8 @@ def check_cross(config: Any, *, device: str = "cpu") -> None:
             context = cases.tokens(3, m, DIM, device=device, seed=1)
             y = mixer(x, context=context)
             assert_close(y, mixer.reference(x, None, context), f"{what}: forward and reference")
-        _compare_context_padding(mixer, device)
+        for n in (11, 23):  # shorter than the context, and as long
+            _compare_context_padding(mixer, n, device)
 
 
 def check_front(config: Any, *, length: int = 37, device: str = "cpu") -> None:
@@ -155,12 +156,12 @@ def _compare_rounding(mixer: Mixer, dtype: torch.dtype, device: str) -> None:
     assert_within_rounding(ours[valid], same[valid], truth[valid], what)
 
 
-def _compare_context_padding(mixer: Mixer, device: str) -> None:
+def _compare_context_padding(mixer: Mixer, n: int, device: str) -> None:
     """Each row with its padded context against the row with the real tokens of it alone."""
     lengths, longest = [23, 9, 1], 23
-    x = cases.tokens(3, 11, DIM, device=device)
+    x = cases.tokens(3, n, DIM, device=device)
     context = cases.tokens(3, longest, DIM, device=device, seed=1)
-    rows = torch.tensor([True, True, False], device=device)[:, None].expand(3, 11)
+    rows = torch.tensor([True, True, False], device=device)[:, None].expand(3, n)
     for side, mask in cases.paddings(lengths, longest, device).items():
         what = describe(mixer.config, mixer.frame, f"context padded on the {side}")
         y = mixer(x, context=context, context_valid=mask)
