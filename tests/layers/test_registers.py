@@ -35,6 +35,18 @@ def test_registers_stand_in_front_without_positions(kind, positions, padded):
     torch.testing.assert_close(module.registers.grad[1], torch.full((8,), 3.0).double())
 
 
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+def test_positions_count_real_tokens_wherever_padding_stands(positions):
+    module = Embedding(vocab=9, positions=positions).build(8, 6).double()
+    x, start = torch.randint(0, 9, (1, 6)), 0 if positions == "learned" else 3
+    valid = torch.tensor([[False, True, False, True, True, False]])
+    alone = module(x[valid][None], start=start)
+    torch.testing.assert_close(module(x, valid=valid, start=start)[valid][None], alone)
+    first = torch.tensor([[True, True, True, False, False, False]])
+    aligned = module(x, valid=first, start=start, aligned=True)
+    torch.testing.assert_close(aligned[:, :3], module(x[:, :3], start=start))
+
+
 def test_padding_may_be_longer_than_learned_positions():
     module = Embedding(vocab=9, positions="learned", registers=1).build(8, 4)
     x, valid = torch.randint(0, 9, (2, 7)), torch.arange(7) < torch.tensor([[4], [2]])

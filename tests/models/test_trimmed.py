@@ -8,7 +8,7 @@ import torch
 from weft.errors import WeftError
 from weft.layers.embedding import Embedding
 from weft.mixers import MIXERS, Frame, Mixer
-from weft.models import Classifier, Decoder, Encoder, Matcher, Stack
+from weft.models import Classifier, Decoder, Encoder, Funnel, Matcher, Stack
 from weft.models.sublayer import FeedForwardSublayer
 
 LENGTH = 40
@@ -92,20 +92,28 @@ def test_checkpoints_between_sublayers_change_nothing():
     torch.testing.assert_close(gradients, truth)
 
 
-def widths(config) -> list[int]:
-    """Rows that pass each feed-forward."""
+def widths(config, side: str = "none") -> list[int]:
+    """Rows that pass each feed-forward; what it is told of them fits."""
     seen = []
+
+    def look(module, args):
+        x, given = args
+        assert given.valid is None or given.valid.shape == x.shape[:2]
+        seen.append(x.shape[1])
+
     model = config.build().eval()
     for module in model.modules():
         if isinstance(module, FeedForwardSublayer):
-            module.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1]))
-    model(documents("none")[0])
+            module.register_forward_pre_hook(look)
+    ids, valid = documents(side)
+    model(ids, valid=valid)
     return seen
 
 
 def test_rows_that_no_one_reads_are_left_out():
     assert widths(classifier()) == [LENGTH + 2, LENGTH + 2]
-    assert widths(trimmed(classifier())) == [LENGTH + 2, 1]
+    for side in ("none", "right"):
+        assert widths(trimmed(classifier()), side) == [LENGTH + 2, 1]
 
 
 def test_the_first_row_asks_for_no_other(monkeypatch):
@@ -140,8 +148,11 @@ def test_what_cannot_be_left_out_is_refused(changed, message):
     assert message in str(error.value)
 
 
-def test_a_decoder_is_refused():
+def test_trunks_of_other_kinds_are_refused():
+    """A decoder's first row has read nothing, and a funnel's rows are pooled between layers."""
     trunk = classifier().trunk
-    reading_back = Decoder(embedding=trunk.embedding, stack=trunk.stack)
-    with pytest.raises(WeftError):
-        Classifier(trunk=reading_back, classes=3, pool="last", trimmed=True)
+    parts = {"embedding": trunk.embedding, "stack": trunk.stack}
+    with pytest.raises(WeftError, match="trimmed"):
+        Classifier(trunk=Decoder(**parts), classes=3, pool="last", trimmed=True)
+    with pytest.raises(WeftError, match="in Funnel"):
+        Classifier(trunk=Funnel(**parts, blocks=2), classes=3, pool="first", trimmed=True)

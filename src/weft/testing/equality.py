@@ -57,7 +57,7 @@ def check_cross(config: Any, *, device: str = "cpu") -> None:
             _compare_context_padding(mixer, n, device)
 
 
-def check_front(config: Any, *, length: int = 37, device: str = "cpu") -> None:
+def check_front(config: Any, *, length: int = 67, device: str = "cpu") -> None:
     """`front` gives the first rows of `forward`, whose rows need not move where all are aligned."""
     for frame in (*cases.frames(config), *cases.framings(config)):
         mixer = cases.build(config, frame, device=device)
