@@ -9,8 +9,8 @@ at the same time, each with as many cells at once as --jobs gives it, in the ord
 has rows.jsonl and curves.jsonl of all cells that are done, written anew whenever one ends. Text is
 read up to 1,000 bytes, as the released file has it.
 
-Updates are recorded, compiled and taken in bfloat16; the last layer is computed for CLS alone where
-the head reads nothing else. Cells share the GPU, so their speeds say nothing about mechanisms.
+On a GPU cells are trained as by `weft compare --fast`. They share it, so their speeds say nothing
+about mechanisms.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 from weft.arena.compare import Listener, Options, compare
+from weft.arena.fast import hastened
 from weft.arena.files import replace_file
 from weft.arena.grid import Grid, contenders, with_dense
 from weft.arena.settings import read_settings
@@ -36,10 +37,8 @@ OWN = {
     ],
     "image": ["task.spec=\"image(folder='{data}/cifar10')\""],
 }
-FAST = [
-    *("training.precision=bfloat16", "training.graph=true", "training.compile=true"),
+RARELY = [
     *("training.log_every=100", "training.save_minutes=5", "training.save_every=100000"),
-    *("training.prefetch=4", "model.trimmed=true"),
 ]
 
 
@@ -47,8 +46,10 @@ def grid_of(task: str, mixers: str, data: str, changes: list[str]) -> Grid:
     """The cells of one task."""
     own = [change.format(data=data) for change in OWN[task]]
     found = read_settings(f"lra_{task}", [*own, *changes])
-    chosen = contenders(found, mixers)
-    return Grid(contenders=with_dense(chosen, found.experiment), span_samples=0)
+    chosen = with_dense(contenders(found, mixers), found.experiment)
+    if found.experiment.training.device == "cuda":
+        chosen = {label: hastened(one) for label, one in chosen.items()}
+    return Grid(contenders=chosen, span_samples=0)
 
 
 class Told(Listener):
@@ -94,8 +95,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], dest="changes")
     args = parser.parse_args()
     tasks = args.tasks.split(",")
-    fast = FAST if args.device == "cuda" else []
-    changes = [*fast, f"training.device={args.device}", *args.changes]
+    changes = [*RARELY, f"training.device={args.device}", *args.changes]
     grids = {task: grid_of(task, args.mixers, args.data, changes) for task in tasks}
     args.out.mkdir(parents=True, exist_ok=True)
     told = Told(args.out, tasks)

@@ -5,7 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
+from weft.arena import fast
 from weft.rows import append
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "cases" / "lra_accuracy.py"
@@ -21,10 +23,11 @@ SIZES = {  # of the released files: steps, batch, layers, width, length
 
 
 @pytest.mark.parametrize("task", SIZES)
-def test_cells_have_the_released_sizes(task, tmp_path):
+def test_cells_have_the_released_sizes(task, tmp_path, monkeypatch):
+    monkeypatch.setattr(fast, "device_named", torch.device)
     for folder in ("imdb", "cifar10"):
         (tmp_path / folder).mkdir()
-    grid = SCRIPT.grid_of(task, SCRIPT.MIXERS, str(tmp_path), SCRIPT.FAST)
+    grid = SCRIPT.grid_of(task, SCRIPT.MIXERS, str(tmp_path), ["training.device=cuda"])
     cells = {cell.label: cell for cell in grid.cells()}
     assert list(cells) == SCRIPT.MIXERS.split(",")
     dense = cells["full"].experiment

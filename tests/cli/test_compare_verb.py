@@ -4,9 +4,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from weft.arena import compare as grids
+from weft.arena import fast
 from weft.arena.grid import read_grid
 from weft.cli import app
 
@@ -33,6 +35,17 @@ def planned(monkeypatch, tmp_path):
         return read_grid(tmp_path / "run")
 
     return call
+
+
+def test_fast_is_for_all_contenders(planned, monkeypatch):
+    monkeypatch.setattr(fast, "device_named", torch.device)
+    cls = ("--set", "model.registers=1", "--set", "model.pool=first")
+    asked = ("--task", TASK, "--mixers", "fnet", *cls, "--device", "cuda", "--fast")
+    found = planned(*asked).contenders
+    assert list(found) == ["full", "fnet"]
+    for one in found.values():
+        assert one.training.precision == "bfloat16"
+        assert one.model.trimmed
 
 
 def test_options_become_a_grid(planned):

@@ -90,3 +90,9 @@ def test_a_wrong_call(path, args, message):
     done = run(app, args)
     assert done.exit_code == 1
     assert message in done.output
+
+
+def test_fast_on_a_cpu_is_refused(path):
+    refused = run(app, ["train", str(path), "--fast"])
+    assert refused.exit_code == 1
+    assert "fast is for a GPU" in refused.output + str(refused.exception)

@@ -12,6 +12,7 @@ import typer
 from weft.cli.bench import Device
 from weft.cli.grid_options import (
     CellMinutes,
+    Fast,
     Jobs,
     MemoryLimit,
     Plugins,
@@ -64,6 +65,7 @@ def compare(
     unfused: Annotated[
         bool, typer.Option("--unfused", help="Also dense attention without a fused kernel.")
     ] = False,
+    fast: Fast = False,
     jobs: Jobs = 1,
     cell_minutes: CellMinutes = None,
     memory_limit: MemoryLimit = None,
@@ -85,7 +87,7 @@ def compare(
         "task": task, "mixers": mixers, "recipe": recipe, "data": data, "text": text,
         "label": label, "second": second, "seeds": seeds, "lengths": lengths, "steps": steps,
         "minutes": minutes, "device": device, "changes": change or [], "target": target,
-        "span_samples": span_samples, "unfused": unfused, "plugins": plugin or [],
+        "span_samples": span_samples, "unfused": unfused, "plugins": plugin or [], "fast": fast,
     }  # fmt: skip
     grid = _grid(out, wanted)
     chosen = options(jobs, cell_minutes, memory_limit, retry)
@@ -135,7 +137,12 @@ def _contenders(wanted: dict[str, Any]) -> Any:
         chosen = contenders(found, wanted["mixers"])
     if not chosen:
         raise typer.BadParameter("say which mechanisms: --mixers full,longformer,...")
-    return with_dense(chosen, found.experiment, unfused=wanted["unfused"])
+    chosen = with_dense(chosen, found.experiment, unfused=wanted["unfused"])
+    if not wanted["fast"]:
+        return chosen
+    from weft.arena.fast import hastened
+
+    return {label: hastened(one) for label, one in chosen.items()}
 
 
 def _changes(wanted: dict[str, Any]) -> list[str]:

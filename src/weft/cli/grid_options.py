@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 STOPPED = 130  # the exit status of a grid that was asked to stop
 
+Fast = Annotated[
+    bool,
+    typer.Option("--fast", help="On a GPU: bfloat16, updates compiled and recorded, trimmed."),
+]
 Jobs = Annotated[int, typer.Option(min=1, help="Trainings at the same time.")]
 CellMinutes = Annotated[
     float | None, typer.Option(min=0.0, help="End a training that takes longer.")

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from weft.cli.bench import Device
+from weft.cli.grid_options import Fast
 
 STOPPED = 130  # the exit status of a training that was asked to stop
 
@@ -30,6 +31,7 @@ def train(
         Device | None, typer.Option(help="Default: cuda where there is one, else cpu.")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0)] = None,
+    fast: Fast = False,
     plugin: Annotated[
         list[str] | None, typer.Option(help="A module that registers mixers or tasks of yours.")
     ] = None,
@@ -57,6 +59,10 @@ def train(
         experiment = (
             known[mixer] if mixer in known else next(iter(contenders(recipe, mixer).values()))
         )
+    if fast:
+        from weft.arena.fast import hastened
+
+        experiment = hastened(experiment)
     folder = out or Path("runs") / Path(settings).stem
     prepared = run_of(experiment)
     write_experiment(folder, experiment)
