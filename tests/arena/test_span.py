@@ -91,6 +91,20 @@ def test_feature_maps_have_weights_too():
     torch.testing.assert_close(found[0], truth)
 
 
+def test_slots_pass_on_what_they_are_made_of():
+    """Linformer: a query weighs the tokens of a slot by E, however the product is ordered."""
+    model, data = build("linformer(rank=4)"), split([13])
+    batch = data.batch(np.arange(1))
+    sub = model.trunk.stack.sublayers[0]
+    q, k, _ = sub.body.heads(sub.norm(model.trunk.embedding(batch.x)))
+    slots = sub.body.compress_k(k)
+    shares = (q @ slots.mT / math.sqrt(q.shape[-1])).softmax(-1)[0]  # (h, n, r)
+    weights = (shares @ sub.body.compress_v.weight[0, :, :13]).abs()  # (h, n, n)
+    weights = weights / weights.sum(-1, keepdim=True)
+    found = spans_of(model, batch, torch.arange(13)[None])
+    torch.testing.assert_close(found[0][0], expected(weights))
+
+
 def test_grouped_keys_average_their_queries():
     model, data = build("full", kv_heads=1), split([13])
     found = spans_of(model, data.batch(np.array([0])), torch.arange(13)[None])[0]

@@ -58,3 +58,15 @@ def test_grouped_keys_have_their_own_width():
     q, k, v = project.qkv(torch.randn(2, 5, 12))
     assert (q.shape, k.shape, v.shape) == ((2, 4, 5, 3), (2, 2, 5, 3), (2, 2, 5, 3))
     assert project.out(q).shape == (2, 5, 12)
+
+
+def test_matrices_are_folded_only_where_they_are_plain_and_unwatched():
+    """A hook, or a module that someone put in the place of a matrix, must be asked as before."""
+    made = Projections(8, 2, 2, 4, bias=True)
+    assert made.foldable
+    handle = made.to_v.register_forward_hook(lambda *_: None)
+    assert not made.foldable
+    handle.remove()
+    assert made.foldable
+    made.to_k = torch.nn.Sequential(made.to_k)
+    assert not made.foldable

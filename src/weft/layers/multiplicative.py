@@ -145,6 +145,8 @@ class ModuleConvolution(nn.Module):
 class ConvolvedProjections(nn.Module):
     """The shared map z, its convolutions to q, k and v, and an output matrix or none."""
 
+    foldable = False  # see Projections
+
     def __init__(self, config: MultiplicativeConv, frame: Any) -> None:
         super().__init__()
         if frame.kv_heads != frame.heads:

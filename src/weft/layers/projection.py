@@ -71,6 +71,17 @@ class Projections(nn.Module):
         self.to_q, self.to_k, self.to_v = (linear(dim, width, bias) for width in (inner, kv, kv))
         self.to_out = output_matrix(inner, dim, bias, out)
 
+    @property
+    def foldable(self) -> bool:
+        """Whether keys and values are plain matrices that no one watches, nor has replaced.
+
+        Then others may multiply by them in another order, and leave out what they would make.
+        """
+        return type(self) is Projections and all(
+            type(each) is nn.Linear and not each._forward_hooks and not each._forward_pre_hooks
+            for each in (self.to_k, self.to_v)
+        )
+
     def qkv(self, x: Tensor) -> list[Tensor]:
         """q (b, h, n, d), k and v (b, g, n, d) of one sequence."""
         maps = (self.to_q, self.to_k, self.to_v)

@@ -39,7 +39,7 @@ from weft.errors import Unsupported, WeftError
 from weft.kernels.dense import dense_attention, expand_heads
 from weft.kernels.slots import causal_slot_attention, into_blocks
 from weft.layers.compress import BlockCompression, LinearCompression, hide
-from weft.layers.projection import Projections, split_heads
+from weft.layers.projection import split_heads
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, Mixer, State, Traits
 
 Sharing = Literal["none", "heads", "kv", "layers"]
@@ -174,7 +174,7 @@ class LinformerAttention(AttentionMixer):
     def compresses_first(self) -> bool:
         """Whether tokens can be compressed before they are projected: E (x W) = (E x) W."""
         same = self.config.compress == "linear" and self.config.sharing != "none"
-        return same and self.frame.positions is None and type(self.project) is Projections
+        return same and self.frame.positions is None and self.project.foldable
 
     def mix(
         self,

@@ -24,7 +24,6 @@ from weft.kernels.dense import dense_attention, dense_weights
 from weft.kernels.kept import kept
 from weft.kernels.numbered import number
 from weft.layers.cache import append
-from weft.layers.projection import Projections
 from weft.mixers.base import AttentionMixer, Frame, State
 from weft.patterns import Causal, Full, Pattern
 from weft.patterns.derive import keeps, mask
@@ -101,7 +100,7 @@ class PatternAttention(AttentionMixer):
             real = valid[:, None, None, :reach]  # (b, 1, 1, m)
             seen = real if seen is None else real & seen
         plain = self.frame.positions is None and not self.positions.biased
-        if plain and type(self.project) is Projections:
+        if plain and self.project.foldable:
             return self.project.to_out(self._without_keys(x[:, :reach], count, seen))
         q, k, v = self.front_heads(self.cleared(x, valid), count, reach)
         bias = None
