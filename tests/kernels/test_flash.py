@@ -187,6 +187,10 @@ def test_older_gpus_keep_the_other_kernels(monkeypatch):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda c=capability: c)
         plan.cache_clear()
         assert plan(request(Sliding(257))).kernel == kernel
+    monkeypatch.setattr(torch.version, "hip", "6.0")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 4))
+    plan.cache_clear()
+    assert plan(request(Sliding(257))).kernel == "triton"
     plan.cache_clear()
 
 

@@ -49,6 +49,8 @@ def fits(
 @torch.compiler.assume_constant_result
 def new_enough() -> bool:
     """Whether the GPU here, if there is one, is of a kind that the kernel was written for."""
+    if torch.version.hip is not None:
+        return False  # there torch brings another kernel, which was not tried
     return not torch.cuda.is_available() or torch.cuda.get_device_capability() >= OLDEST
 
 
