@@ -196,8 +196,11 @@ class LinformerAttention(AttentionMixer):
 
     def _over(self, q: Tensor, source: Tensor, valid: Tensor | None) -> Tensor:
         """q (b, h, n, d) over the slots of a source (b, m, c) -> (b, n, c)."""
-        k = _projected(self.project.to_k, self.compress_k, source, valid)
-        v = _projected(self.project.to_v, self.compress_v or self.compress_k, source, valid)
+        slots = _compressed(self.compress_k, source, valid)
+        k = _projected(self.project.to_k, *slots)
+        if self.compress_v is not None:
+            slots = _compressed(self.compress_v, source, valid)
+        v = _projected(self.project.to_v, *slots)
         k, v = (expand_heads(split_heads(y, self.frame.kv_heads), q.shape[1]) for y in (k, v))
         return self.project.out(F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout))
 
@@ -290,16 +293,18 @@ class LinformerAttention(AttentionMixer):
         return 2 * self.frame.kv_heads * self.frame.head_dim * (tokens // width + tokens % width)
 
 
-def _projected(
-    to: nn.Linear, compress: LinearCompression, x: Tensor, valid: Tensor | None
-) -> Tensor:
-    """E (x Wᵀ + 1 b) = (E x) Wᵀ + (E 1) b over real tokens: (b, m, c) -> (b, r, h·d)."""
-    slots = compress(x[:, None], valid)[:, 0]  # (b, r, c)
-    y = F.linear(slots, to.weight)
-    if to.bias is None:
-        return y
+def _compressed(
+    compress: LinearCompression, x: Tensor, valid: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """E x and E 1 over real tokens: (b, m, c) -> (b, r, c) and (b, r, 1)."""
     ones = x.new_ones(x.shape[:2])[:, None, :, None]  # (b, 1, m, 1)
-    return y + compress(ones, valid)[:, 0].to(y.dtype) * to.bias.to(y.dtype)
+    return compress(x[:, None], valid)[:, 0], compress(ones, valid)[:, 0]
+
+
+def _projected(to: nn.Linear, slots: Tensor, ones: Tensor) -> Tensor:
+    """E (x Wᵀ + 1 b) = (E x) Wᵀ + (E 1) b: (b, r, c) and (b, r, 1) -> (b, r, h·d)."""
+    y = F.linear(slots, to.weight)
+    return y if to.bias is None else y + ones.to(y.dtype) * to.bias.to(y.dtype)
 
 
 def _plain_compress(part: LinearCompression | BlockCompression, x: Tensor) -> Tensor:
