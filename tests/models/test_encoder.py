@@ -5,8 +5,8 @@ from model_parts import DIM, built, encoder, ids, normal, stack
 from weft.errors import Unsupported, WeftError
 from weft.layers.embedding import Embedding
 from weft.layers.norm import Norm
-from weft.mixers import MIXERS, Traits
-from weft.models import Encoder
+from weft.mixers import MIXERS, Frame, Traits
+from weft.models import Classifier, Encoder, Stack
 
 FULL = MIXERS["full"]
 PADDED = torch.tensor(
@@ -95,3 +95,18 @@ def test_refuses_a_mixer_that_cannot_look_ahead():
 
     with pytest.raises(Unsupported, match="is causal by construction"):
         encoder(mixer=Past()).build()
+
+
+@pytest.mark.parametrize("trimmed", [False, True])
+@pytest.mark.parametrize(
+    "valid",
+    [torch.ones(2, 6, dtype=torch.bool), torch.ones(2, 8, dtype=torch.bool), torch.ones(2, 7)],
+    ids=["shorter", "longer", "numbers"],
+)
+def test_a_mask_that_does_not_fit_is_refused_before_anything_moves(valid, trimmed):
+    """Tokens that no one marked would else be lost without a word."""
+    embedding = Embedding(vocab=9, registers=1)
+    trunk = Encoder(embedding=embedding, stack=Stack(frame=Frame(dim=8, heads=2), order="sf"))
+    model = Classifier(trunk=trunk, classes=2, pool="first", trimmed=trimmed).build()
+    with pytest.raises(WeftError, match="valid is a boolean"):
+        model(torch.randint(0, 9, (2, 7)), valid=valid)

@@ -176,12 +176,12 @@ class Embedder(nn.Module):
         """What is embedded, without positions: (b, n) or (b, n, channels) -> (b, n, c)."""
         if self.config.vocab is not None:
             return self.rows(self.ids(x, valid))
-        self._check(x, valid)
+        self.check(x, valid)
         return self.linear(x)
 
     def ids(self, x: Tensor, valid: Tensor | None) -> Tensor:
         """Ids (b, n) that are in the vocabulary, whatever padding holds."""
-        self._check(x, valid)
+        self.check(x, valid)
         ids = x if valid is None else x.masked_fill(~valid, 0)
         # Reading the extremes would stall a GPU at every call; there the kernel itself asserts.
         if ids.device.type == "cpu" and not torch.compiler.is_compiling():
@@ -254,7 +254,8 @@ class Embedder(nn.Module):
                 "Mark padding with valid= rather than with a special id"
             )
 
-    def _check(self, x: Tensor, valid: Tensor | None) -> None:
+    def check(self, x: Tensor, valid: Tensor | None = None) -> None:
+        """Refuse inputs of another kind or shape, and a `valid` that does not fit them."""
         tokens = self.config.vocab is not None
         integers = not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
         if tokens and (x.dim() != 2 or not integers):

@@ -53,7 +53,7 @@ class Trunk(nn.Module):
         if valid is None:
             return self.end(self.stack(self.begin(x, None)[0], **given), None)
         # Real tokens move to the front here, once for all layers, and back behind the last.
-        x, real, order = left_align(x, valid)
+        x, real, order = self.align(x, valid)
         entered, everything = self.begin(x, real, aligned=True)
         registers, tokens = self.end(self.stack(entered, valid=everything, aligned=True, **given))
         return registers, restore(tokens, order, valid)
@@ -61,9 +61,14 @@ class Trunk(nn.Module):
     def read_first(self, x: Tensor, *, valid: Tensor | None = None) -> Tensor:
         """The first register after the stack, (b, c); what only other rows need is left out."""
         if valid is not None:
-            x, valid, _ = left_align(x, valid)
+            x, valid, _ = self.align(x, valid)
         entered, everything = self.begin(x, valid, aligned=True)
         return self.stack(entered, valid=everything, aligned=True, front=1)[:, 0]
+
+    def align(self, x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs with real tokens first, which of them are real, and the order (b, n) taken."""
+        self.embedding.check(x, valid)
+        return left_align(x, valid)
 
     def begin(
         self, x: Tensor, valid: Tensor | None, *, aligned: bool = False
