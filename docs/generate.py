@@ -312,7 +312,9 @@ def result_sections() -> dict[Path, dict[str, str]]:
         DOCS / "speed.md": tables,
         ROOT / "README.md": {"results": summary(chosen)},
         DOCS / "lra.md": {
-            "lra_accuracy": lra_accuracy_table(found.get("h200_lra_accuracy", [])),
+            "lra_accuracy": lra_accuracy_table(
+                found.get("h200_lra_accuracy", []), found.get("h200_lra_baselines", [])
+            ),
             "lra_speed": lra_speed_table(found["h200_lra_text_speed"]),
             "lra_memory": lra_memory_table(found["h200_lra_text_speed"]),
             "pathx": curriculum_table(found["h200_pathx"]),
@@ -438,8 +440,11 @@ def decode_section(rows: list[dict[str, Any]] | None) -> str:
     return "\n".join(to_markdown(table) for table in tables).strip()
 
 
-def lra_accuracy_table(rows: list[dict[str, Any]]) -> str:
-    """Per cent on the test split by mechanism and task, the paper's figure in brackets."""
+def lra_accuracy_table(rows: list[dict[str, Any]], rules: list[dict[str, Any]]) -> str:
+    """Per cent on the test split by mechanism and task, the paper's figure in brackets.
+
+    Below them, what trivial rules reach.
+    """
     from weft.arena.published import ACCURACY, TASKS
 
     found = {(row["label"], row["task"]): row for row in rows if row["test_score"] is not None}
@@ -460,6 +465,9 @@ def lra_accuracy_table(rows: list[dict[str, Any]]) -> str:
     lines = ["| mechanism | " + " | ".join(names) + " |", "|---|" + "---:|" * len(tasks)]
     for label in dict.fromkeys(label for label, _ in found):
         lines.append(f"| `{label}` | " + " | ".join(cell(label, task) for task in tasks) + " |")
+    reached = {(row["rule"], row["task"]): f"{100 * row['score']:.2f}" for row in rules}
+    for rule in dict.fromkeys(row["rule"] for row in rules):
+        lines.append(f"| {rule} | " + " | ".join(reached.get((rule, t), "–") for t in tasks) + " |")
     return "\n".join(lines)
 
 

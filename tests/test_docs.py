@@ -185,13 +185,15 @@ def test_accuracies_stand_beside_the_papers_own():
     ]
     names = ("label", "task", "length", "test_score")
     rows = [dict(zip(names, row, strict=True)) for row in found]
-    table = GENERATE.lra_accuracy_table(rows).splitlines()
+    rules = [{"task": "image", "rule": "majority class", "score": 0.1}]
+    table = GENERATE.lra_accuracy_table(rows, rules).splitlines()
     assert table[0] == "| mechanism | listops, 2,000 tokens | image, 1,024 tokens |"
     assert table[2:] == [
         "| `full` | 35.12 (36.37) | 40.00 (42.44) |",
         "| `nsa` | – | 50.00 |",
+        "| majority class | – | 10.00 |",
     ]
-    assert "No row yet" in GENERATE.lra_accuracy_table([])
+    assert "No row yet" in GENERATE.lra_accuracy_table([], [])
 
 
 def test_speed_and_memory_are_relative_to_the_mean_of_two_dense_turns():

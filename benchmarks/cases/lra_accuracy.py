@@ -6,8 +6,8 @@
 FOLDER holds `imdb` and `cifar10` as `weft tasks` describes the files of text and image; ListOps is
 generated. Each task is a comparison of its own in OUT/TASK (a rerun goes on there), all tasks run
 at the same time, each with as many cells at once as --jobs gives it, in the order of --mixers. OUT
-has rows.jsonl and curves.jsonl of all cells that are done, written anew whenever one ends. Text is
-read up to 1,000 bytes, as the released file has it.
+has rows.jsonl and curves.jsonl of all cells that are done, written anew whenever one ends, and
+baselines.jsonl of trivial rules. Text is read up to 1,000 bytes, as the released file has it.
 
 On a GPU cells are trained as by `weft compare --fast`. They share it, so their speeds say nothing
 about mechanisms.
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from weft.arena.compare import Listener, Options, compare
 from weft.arena.fast import hastened
-from weft.arena.files import replace_file
+from weft.arena.files import read_json, replace_file
 from weft.arena.grid import Grid, contenders, with_dense
 from weft.arena.settings import read_settings
 from weft.rows import read
@@ -66,7 +66,7 @@ class Told(Listener):
 
 
 def gather(out: Path, tasks: list[str]) -> None:
-    """The rows of all tasks in one file, and the validations of their cells in another."""
+    """The rows of all tasks in one file; the validations of their cells, and trivial rules."""
     rows = [row for task in tasks for row in found(out / task / "rows.jsonl")]
     curves = [
         {"task": row["task"], **{key: row[key] for key in ("label", "seed")}}
@@ -75,7 +75,12 @@ def gather(out: Path, tasks: list[str]) -> None:
         for point in found(out / row["task"] / row["cell"] / "metrics.jsonl")
         if point["kind"] == "valid"
     ]
-    for name, lines in (("rows", rows), ("curves", curves)):
+    rules = [
+        {"task": task, "rule": rule, "score": score}
+        for task in tasks
+        for rule, score in (read_json(out / task / "baselines.json") or {}).items()
+    ]
+    for name, lines in (("rows", rows), ("curves", curves), ("baselines", rules)):
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         replace_file(out / f"{name}.jsonl", text.encode())
 

@@ -50,11 +50,13 @@ def test_rows_and_curves_of_all_tasks_are_gathered(tmp_path):
             {"kind": kind, "step": 7, "score": 0.4, "loss": 1.0} for kind in ("train", "valid")
         ]
         append(tmp_path / task / row["cell"] / "metrics.jsonl", points)
+    (tmp_path / "text" / "baselines.json").write_text('{"majority class": 0.5}')
     SCRIPT.gather(tmp_path, ["text", "image", "listops"])
-    rows, curves = (
+    rows, curves, rules = (
         [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
-        for name in ("rows", "curves")
+        for name in ("rows", "curves", "baselines")
     )
+    assert rules == [{"task": "text", "rule": "majority class", "score": 0.5}]
     assert [row["label"] for row in rows] == ["full", "fnet"]
     point = {"seed": 0, "step": 7, "score": 0.4, "loss": 1.0}
     assert curves == [
