@@ -74,10 +74,7 @@ def chunks_of_order(
     """
     rounds, n = buckets.shape[2:]
     chunks = max(1, -(-n // size))
-    place = torch.arange(chunks * size, device=buckets.device)
-    padding = (place >= length[:, None])[:, None, None]  # (b, 1, 1, chunks·size)
-    padded = F.pad(buckets, (0, chunks * size - n)).masked_fill(padding, count)
-    order = padded.argsort(dim=-1, stable=True)  # (b, h, r, chunks·size)
+    order = sorted_order(buckets, count, length, chunks * size)  # (b, h, r, chunks·size)
     shift = torch.arange(rounds, device=order.device)[:, None] * chunks * size
     slot = order.argsort(-1)[..., :n] + shift  # (b, h, r, n)
     asks = order.unflatten(-1, (chunks, size)).flatten(2, 3)  # (b, h, s, c)
@@ -89,6 +86,50 @@ def chunks_of_order(
     i, j = asks[..., :, None], reads[..., None, :]
     mask = real[..., None, :] & ((j < i) if causal else (j != i))  # (b, h, s, c, m)
     return Layout(asks=asks.clamp(max=n - 1), reads=reads.clamp(max=n - 1), mask=mask, slot=slot)
+
+
+def sorted_order(buckets: Tensor, count: int, length: Tensor, places: int) -> Tensor:
+    """Tokens by (bucket, position), padding last: (b, h, r, n) -> (b, h, r, places)."""
+    place = torch.arange(places, device=buckets.device)
+    padding = (place >= length[:, None])[:, None, None]  # (b, 1, 1, places)
+    padded = F.pad(buckets, (0, places - buckets.shape[-1])).masked_fill(padding, count)
+    return padded.argsort(dim=-1, stable=True)
+
+
+def attend_first(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    buckets: Tensor,
+    count: int,
+    length: Tensor,
+    *,
+    size: int,
+    lookback: int,
+    lookahead: int,
+    scale: float,
+    dropout: float = 0.0,
+) -> Tensor:
+    """The first tokens q (b, h, m, d) among all k, v (b, h, n, d), in `chunks_of_order`, both ways.
+
+    A token is read where its chunk is one of those around the query's, within a round: a mask over
+    all tokens, which for a few queries is less work than laying out the chunks.
+    """
+    rounds, n = buckets.shape[2:]
+    first = q.shape[2]
+    chunk = sorted_order(buckets, count, length, n).argsort(-1) // size  # (b, h, r, n)
+    apart = chunk[..., None, :] - chunk[..., :first, None]  # (b, h, r, m, n)
+    used = (-(-length // size)).clamp(min=1)[:, None, None, None, None]
+    near = [(apart - offset) % used == 0 for offset in range(-lookback, lookahead + 1)]
+    index = torch.arange(n, device=q.device)
+    others = (index < length[:, None, None]) & (index != index[:first, None])  # (b, m, n)
+    seen = torch.stack(near).any(0) & others[:, None, None]
+    q, k, each = (x[:, :, None].expand(-1, -1, rounds, -1, -1).flatten(1, 2) for x in (q, k, v))
+    o, lse = dense_attention(
+        q, k, each, mask=seen.flatten(1, 2), scale=scale, dropout=dropout
+    )  # (b, h·r, m, d), (b, h·r, m)
+    shape = (-1, rounds)
+    return merge_rounds(o.unflatten(1, shape), lse.unflatten(1, shape), v[:, :, :first])
 
 
 def neighbours(

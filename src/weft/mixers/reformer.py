@@ -40,6 +40,7 @@ from torch import Tensor
 from weft.errors import WeftError
 from weft.kernels.dense import expand_heads
 from weft.kernels.hash_chunks import (
+    attend_first,
     attend_latest,
     attend_layout,
     chunks_of_buckets,
@@ -155,6 +156,23 @@ class ReformerAttention(SharedMixer):
         if self.fuses(q, v):
             return self.out(self.fused(q, v, buckets, length, padded=padded))
         return self.out(self.attention(q, self.keys(q), v, buckets, length))
+
+    def front(self, x: Tensor, count: int, valid: Tensor | None = None) -> Tensor:
+        """All are hashed; the first ones alone attend."""
+        config, frame = self.config, self.frame
+        if frame.causal or config.published:
+            return super().front(x, count, valid)
+        q, k, v, buckets = self.heads(x)
+        y = attend_first(
+            *(q[:, :, :count], k, expand_heads(v, frame.heads)),
+            *(buckets, self.buckets, lengths(x, valid)),
+            size=config.chunk,
+            lookback=config.lookback,
+            lookahead=config.lookahead,
+            scale=1.0,
+            dropout=frame.dropout if self.training else 0.0,
+        )
+        return self.out(y)
 
     def keys(self, q: Tensor) -> Tensor:
         """(b, h, n, d) -> (b, h, n, d)."""
