@@ -37,9 +37,7 @@ OWN = {
     ],
     "image": ["task.spec=\"image(folder='{data}/cifar10')\""],
 }
-RARELY = [
-    *("training.log_every=100", "training.save_minutes=5", "training.save_every=100000"),
-]
+RARELY = ["training.log_every=100", "training.save_minutes=5", "training.save_every=100000"]
 
 
 def grid_of(task: str, mixers: str, data: str, changes: list[str]) -> Grid:

@@ -31,7 +31,7 @@ class Options(NamedTuple):
     dropout: float
     kernel: Kernel
     lse: bool
-    aligned: bool = False  # real keys stand first in each row
+    aligned: bool = False  # queries and keys are one sequence, real tokens first in each row
     block: int = GATHER_BLOCK
 
 

@@ -65,7 +65,7 @@ class Request:
     dropout: float
     lse: bool
     width: int = 64  # of a head
-    aligned: bool = False  # real keys stand first in each row
+    aligned: bool = False  # queries and keys are one sequence, real tokens first in each row
 
 
 @lru_cache(maxsize=512)
@@ -74,7 +74,8 @@ def plan(request: Request, kernel: Kernel = "auto") -> Plan:
     if kernel in ("dense", "sdpa", "flash"):
         return Plan(kernel, "asked for")
     if kernel == "auto" and _flash(request):
-        return Plan("flash", "real tokens stand first, so padding needs no mask")
+        padded = "real tokens stand first, so padding needs no mask"
+        return Plan("flash", padded if request.masked else "a window that drops weights")
     if kernel != "auto":
         lowered, block, _ = _lowered(request, kernel)
         return Plan(kernel, "asked for", lowered, block)
