@@ -162,7 +162,7 @@ def test_runs_are_what_they_say():
     [
         lambda runs: replace(runs, lo=(runs.lo - 1).clamp(min=0)),
         lambda runs: replace(runs, lo=runs.lo + (torch.arange(37) - runs.lo > 1)),
-        lambda runs: replace(runs, hi=(runs.hi - 1).clamp(min=0)),
+        lambda runs: replace(runs, hi=torch.maximum(runs.hi - 1, torch.arange(1, 38).int())),
         lambda runs: replace(runs, token=runs.token.flip(-1)),
     ],
     ids=["one too many", "one too few", "a reader forgotten", "another order"],

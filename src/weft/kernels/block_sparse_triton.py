@@ -38,18 +38,40 @@ def _seen(
 
 
 @triton.jit
-def _kept(seeds, unit, rows, cols, m, threshold):
-    """Which weights of rows × cols dropout leaves; the same in all three kernels.
-
-    A hash of where the weight stands (lowbias32, by Chris Wellons) against a threshold: two
-    products where a generator of the Philox family takes twenty.
-    """
-    seed = (tl.load(seeds) + unit * 668265261).to(tl.uint32, bitcast=False)
-    x = (rows * m + cols).to(tl.uint32, bitcast=False) ^ seed
+def _mixed(x):
+    """A hash of 32 bits: lowbias32, by Chris Wellons."""
     x = (x ^ (x >> 16)) * 0x7FEB352D
     x = (x ^ (x >> 15)) * 0x846CA68B
-    x = x ^ (x >> 16)
-    return x >= threshold.to(tl.uint32, bitcast=False)
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def dropout_seeds(seeds, unit):
+    """Two numbers of one line, for its rows and for its columns."""
+    seed = _mixed((tl.load(seeds) + unit * 668265261).to(tl.uint32, bitcast=False))
+    return seed, _mixed(seed + 0x9E3779B9)
+
+
+@triton.jit
+def row_numbers(rows, seed):
+    """What rows draw, odd."""
+    return _mixed(rows.to(tl.uint32, bitcast=False) ^ seed) | 1
+
+
+@triton.jit
+def column_numbers(cols, seed):
+    """What columns draw."""
+    return _mixed(cols.to(tl.uint32, bitcast=False) ^ seed)
+
+
+@triton.jit
+def kept_weights(row, col, threshold):
+    """Which weights dropout leaves, from what rows and columns drew; the same in all kernels.
+
+    The product against a threshold: one operation for each weight, where a generator of the Philox
+    family takes twenty.
+    """
+    return row * col >= threshold.to(tl.uint32, bitcast=False)
 
 
 @triton.jit
@@ -62,6 +84,9 @@ def _walk_keys(
     """Online softmax of one block of queries over the blocks first..last of its list."""
     i = tl.arange(0, BLOCK)
     d = tl.arange(0, WIDTH)
+    if DROPS:
+        row_seed, col_seed = dropout_seeds(seeds, unit)
+        drawn = row_numbers(rows, row_seed)[:, None]
     for it in range(first * (BLOCK // STEP), last * (BLOCK // STEP)):
         entry = it // (BLOCK // STEP)
         j = it % (BLOCK // STEP) * STEP + tl.arange(0, STEP)
@@ -87,7 +112,7 @@ def _walk_keys(
         total = total * shrink + tl.sum(weights, 1)
         acc = acc * shrink[:, None]
         if DROPS:
-            kept = _kept(seeds, unit, rows[:, None], at[None, :], m, threshold)
+            kept = kept_weights(drawn, column_numbers(at, col_seed)[None, :], threshold)
             weights = tl.where(kept, weights * grow, 0.0)
         acc = tl.dot(weights.to(v.dtype), v, acc)
         top = new_top
@@ -156,6 +181,9 @@ def _walk_keys_back(
     """Gradient of one block of queries over the blocks first..last of its list."""
     i = tl.arange(0, BLOCK)
     d = tl.arange(0, WIDTH)
+    if DROPS:
+        row_seed, col_seed = dropout_seeds(seeds, unit)
+        drawn = row_numbers(rows, row_seed)[:, None]
     for it in range(first * (BLOCK // STEP), last * (BLOCK // STEP)):
         entry = it // (BLOCK // STEP)
         j = it % (BLOCK // STEP) * STEP + tl.arange(0, STEP)
@@ -176,7 +204,7 @@ def _walk_keys_back(
             p = tl.where(seen, p, 0.0)
         dp = tl.dot(dout, tl.trans(v))
         if DROPS:
-            kept = _kept(seeds, unit, rows[:, None], at[None, :], m, threshold)
+            kept = kept_weights(drawn, column_numbers(at, col_seed)[None, :], threshold)
             dp = tl.where(kept, dp * grow, 0.0)
         ds = p * (dp - delta[:, None])
         dq = tl.dot(ds.to(k.dtype), k, dq)
@@ -252,6 +280,9 @@ def _walk_queries_back(
     """Gradients of one block of keys over the blocks first..last of its list."""
     j = tl.arange(0, BLOCK)
     d = tl.arange(0, WIDTH)
+    if DROPS:
+        row_seed, col_seed = dropout_seeds(seeds, unit)
+        drawn = column_numbers(cols, col_seed)[:, None]
     for it in range(first * (BLOCK // STEP), last * (BLOCK // STEP)):
         entry = it // (BLOCK // STEP)
         i = it % (BLOCK // STEP) * STEP + tl.arange(0, STEP)
@@ -280,7 +311,7 @@ def _walk_queries_back(
         dp = tl.dot(v, tl.trans(dout))
         weights = p
         if DROPS:
-            kept = _kept(seeds, unit, at[None, :], cols[:, None], m, threshold)
+            kept = kept_weights(row_numbers(at, row_seed)[None, :], drawn, threshold)
             weights = tl.where(kept, p * grow, 0.0)
             dp = tl.where(kept, dp * grow, 0.0)
         dv = tl.dot(weights.to(dout.dtype), dout, dv)

@@ -19,7 +19,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.kernels.block_sparse_triton import _kept
+from weft.kernels.block_sparse_triton import (
+    column_numbers,
+    dropout_seeds,
+    kept_weights,
+    row_numbers,
+)
 from weft.kernels.indexed_rows_triton import row_address
 
 
@@ -89,7 +94,8 @@ def _seen(x, real, lo, size, itself, RING: tl.constexpr):
     """Own places × places x of the run: which of them count."""
     # How far into the run; a place without a token is beyond every end.
     far = tl.where(real, x, 1 << 30)[None, :] - lo[:, None]
-    seen = (far >= 0) & (far < size[:, None])
+    # What stands before the run is negative: as a number without sign, beyond every end too.
+    seen = far.to(tl.uint32, bitcast=True) < size.to(tl.uint32, bitcast=True)[:, None]
     if RING:
         seen = seen & (far != itself[:, None])
     return seen
@@ -126,6 +132,9 @@ def forward_kernel(
     top = tl.full([M], float("-inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
     acc = tl.zeros([M, WIDTH], tl.float32)
+    if DROPS:
+        row_seed, col_seed = dropout_seeds(seeds, line)
+        drawn = row_numbers(p, row_seed)[:, None]
     for start in range(begin, end, STEP):
         x = start + tl.arange(0, STEP)
         place, token = _tokens(token_ptr, x, n, places, ring, RING)
@@ -145,7 +154,7 @@ def forward_kernel(
         total = total * shrink + tl.sum(weights, 1)
         acc = acc * shrink[:, None]
         if DROPS:
-            kept = _kept(seeds, line, p[:, None], place[None, :], places, threshold)
+            kept = kept_weights(drawn, column_numbers(place, col_seed)[None, :], threshold)
             weights = tl.where(kept, weights * grow, 0.0)
         acc = tl.dot(weights.to(v.dtype), v, acc)
         top = new_top
@@ -202,6 +211,9 @@ def backward_kernel(
         p, own, lo_ptr + line * places, places, first, chunk, lookback, turns, reach, ring, M, RING
     )
     dx = tl.zeros([M, WIDTH], tl.float32)
+    if DROPS:
+        row_seed, col_seed = dropout_seeds(seeds, line)
+        drawn = row_numbers(p, row_seed)[:, None]
     for start in range(begin, end, STEP):
         at = start + tl.arange(0, STEP)
         place, token = _tokens(token_ptr, at, n, places, ring, RING)
@@ -215,7 +227,7 @@ def backward_kernel(
         weights = tl.where(_seen(at, real, lo, size, itself, RING), weights, 0.0)
         back = tl.dot(g_own, tl.trans(v))
         if DROPS:
-            kept = _kept(seeds, line, p[:, None], place[None, :], places, threshold)
+            kept = kept_weights(drawn, column_numbers(place, col_seed)[None, :], threshold)
             back = tl.where(kept, back * grow, 0.0)
         back = weights * (back - delta[:, None]) * norm[None, :]
         dx = tl.dot(back.to(k.dtype), k, dx)
@@ -227,6 +239,8 @@ def backward_kernel(
     )
     dk = tl.zeros([M, WIDTH], tl.float32)
     dv = tl.zeros([M, WIDTH], tl.float32)
+    if DROPS:
+        drawn = column_numbers(p, col_seed)[:, None]
     for start in range(begin, end, STEP):
         at = start + tl.arange(0, STEP)
         place, token = _tokens(token_ptr, at, n, places, ring, RING)
@@ -246,7 +260,7 @@ def backward_kernel(
         back = tl.dot(v_own, tl.trans(g))
         dropped = weights
         if DROPS:
-            kept = _kept(seeds, line, place[None, :], p[:, None], places, threshold)
+            kept = kept_weights(row_numbers(place, row_seed)[None, :], drawn, threshold)
             dropped = tl.where(kept, weights * grow, 0.0)
             back = tl.where(kept, back * grow, 0.0)
         dv = tl.dot(dropped.to(g.dtype), g, dv)

@@ -20,7 +20,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.kernels.block_sparse_triton import _kept
+from weft.kernels.block_sparse_triton import (
+    column_numbers,
+    dropout_seeds,
+    kept_weights,
+    row_numbers,
+)
 
 
 @triton.jit
@@ -80,6 +85,8 @@ def forward_kernel(
     d = tl.arange(0, WIDTH)
     k = _block(k_ptr, line, key_heads, k_b, k_h, k_n, keys, m, WIDTH)
     v = _block(v_ptr, line, key_heads, v_b, v_h, v_n, keys, m, WIDTH)
+    if DROPS:
+        drawn = column_numbers(keys, dropout_seeds(seeds, line)[1])[None, :]
     for at in range(first, last, ROWS // GROUP):
         pair, token, a, live, until = _pairs(
             order, at, last, line, n, group, start, ROWS, GROUP, SELECTED
@@ -93,8 +100,8 @@ def forward_kernel(
         total = tl.sum(weights, 1)
         safe = tl.where(total > 0, total, 1.0)
         if DROPS:
-            unit = (line * group + a)[:, None]
-            kept = _kept(seeds, unit, token[:, None], keys[None, :], m, threshold)
+            asks = row_numbers(token, dropout_seeds(seeds, line * group + a)[0])[:, None]
+            kept = kept_weights(asks, drawn, threshold)
             weights = tl.where(kept, weights * grow, 0.0)
         out = tl.dot(weights.to(v.dtype), v) * (1.0 / safe)[:, None]
         row = pair * group + a
@@ -190,6 +197,8 @@ def backward_kernel(
     v = _block(v_ptr, line, key_heads, v_b, v_h, v_n, keys, m, WIDTH)
     dk = tl.zeros([BLOCK, WIDTH], tl.float32)
     dv = tl.zeros([BLOCK, WIDTH], tl.float32)
+    if DROPS:
+        drawn = column_numbers(keys, dropout_seeds(seeds, line)[1])[None, :]
     for at in range(first, last, ROWS // GROUP):
         pair, token, a, live, until = _pairs(
             order, at, last, line, n, group, start, ROWS, GROUP, SELECTED
@@ -207,8 +216,8 @@ def backward_kernel(
         dp = tl.dot(dout, tl.trans(v))
         weights = p
         if DROPS:
-            unit = (line * group + a)[:, None]
-            kept = _kept(seeds, unit, token[:, None], keys[None, :], m, threshold)
+            asks = row_numbers(token, dropout_seeds(seeds, line * group + a)[0])[:, None]
+            kept = kept_weights(asks, drawn, threshold)
             weights = tl.where(kept, p * grow, 0.0)
             dp = tl.where(kept, dp * grow, 0.0)
         dv = tl.dot(tl.trans(weights.to(dout.dtype)), dout, dv)
