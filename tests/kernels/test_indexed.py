@@ -119,15 +119,21 @@ def test_widths_and_tokens_without_others(d):
     assert torch.equal(dv, torch.ones_like(v))
 
 
-def test_dropped_weights_fall_or_grow_and_gradients_follow(monkeypatch):
+@pytest.mark.parametrize("ring", [False, True])
+def test_dropped_weights_fall_or_grow_and_gradients_follow(monkeypatch, ring):
     """Which weights fell is read off, by values that are the identity; the rest is the equation."""
     fixed = block_sparse.Dropout(RATE, torch.arange(1, 17) * 7_919)
     monkeypatch.setattr(block_sparse.Dropout, "of", lambda rate, device: fixed if rate else None)
     n = 32
     x, v = (torch.randn(2, 1, n, n).requires_grad_() for _ in range(2))
     buckets = torch.randint(0, COUNT, (2, 1, 1, n))
-    runs = runs_of_buckets(buckets, COUNT, chunk=8, lookback=1)
-    rule = (buckets, [n, n], counts_of_buckets, (8, 1, 0), 1.0)
+    if ring:
+        length = torch.tensor([n, n])
+        runs = runs_of_order(buckets, COUNT, length, chunk=5, lookback=1, padded=False)
+        rule = (buckets, [n, n], counts_of_order, (5, 1, 0), 1.0)
+    else:
+        runs = runs_of_buckets(buckets, COUNT, chunk=8, lookback=1)
+        rule = (buckets, [n, n], counts_of_buckets, (8, 1, 0), 1.0)
     identity = torch.eye(n).expand(2, 1, n, n)
     full = truth(x.double(), identity.double(), *rule)  # (b, h, n, n)
     found = attend_runs(x, identity, runs, scale=1.0, eps=EPS, dropout=RATE).detach()

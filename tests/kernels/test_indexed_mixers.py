@@ -22,10 +22,12 @@ CASES = {
     "routing, even shares": (Routing(clusters=4), {}),
     "routing, alone": (Routing(clusters=4, window=1), {}),
     "routing, causal": (Routing(clusters=3, window=6), {"causal": True}),
+    "routing, narrow heads": (Routing(clusters=3, window=6), {"heads": 4}),
+    "routing, odd heads": (Routing(clusters=4, window=5), {"dim": 48, "causal": True}),
 }
 
 
-def takes(*heads, fitted=False):
+def takes(*heads):
     return heads[0].dtype == torch.float32
 
 

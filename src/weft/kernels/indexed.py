@@ -13,7 +13,7 @@ softmax: going back, all of them use its final log-sum-exp, so only results by r
 `hash_chunks.py` is the same, plainly. How a row is rounded here depends on where its block begins,
 and so, in the last bits, on tokens that it does not read.
 
-Letters: r rounds, p places of a line (n, but for clusters).
+Letters: r rounds, p places of a line (n, but for clusters), w the width that holds a head.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -30,8 +29,9 @@ from weft.kernels.block_sparse import LOG2E, WIDTHS, Dropout
 from weft.kernels.joint import empty_like_heads
 
 # (own places, places per step, warps, stages) of the two kernels that attend; wide: heads of 128.
-FORWARD, FORWARD_WIDE = (64, 32, 4, 3), (64, 32, 4, 2)
+FORWARD, FORWARD_WIDE = (64, 64, 4, 2), (64, 32, 4, 2)
 BACKWARD, BACKWARD_WIDE = (64, 32, 4, 2), (64, 32, 8, 2)
+LONGEST_STEP = 128
 ROWS = 32  # rows of one program of the kernels that go through memory once
 PLACES = 1024  # places of one program of the kernel that finds the runs
 
@@ -51,22 +51,17 @@ class Runs:
     several: bool = False  # a token may stand at several places of a line, or at none
 
 
-def can_fuse(*heads: Tensor, fitted: bool = False) -> bool:
-    """Whether the kernels take these (b, h, n, d): half precision on a GPU, no compiled graph.
-
-    `fitted`: heads of other widths are padded, see `fit`.
-    """
+def can_fuse(*heads: Tensor) -> bool:
+    """Whether the kernels take these (b, h, n, d): half precision on a GPU, no compiled graph."""
     x = heads[0]
     half = x.dtype in (torch.float16, torch.bfloat16) and all(y.dtype == x.dtype for y in heads)
     here = x.is_cuda and not torch.compiler.is_compiling()
-    fits = x.shape[3] <= WIDTHS[-1] if fitted else x.shape[3] in WIDTHS
-    return here and half and fits and x.numel() > 0
+    return here and half and x.shape[3] <= WIDTHS[-1] and x.numel() > 0
 
 
-def fit(x: Tensor) -> Tensor:
-    """(b, h, n, d) -> (b, h, n, d'): zeros behind, up to a width that the kernels take."""
-    width = next(width for width in WIDTHS if width >= x.shape[-1])
-    return F.pad(x, (0, width - x.shape[-1])) if width > x.shape[-1] else x
+def padded_width(d: int) -> int:
+    """The width in which the kernels hold heads of d."""
+    return next(width for width in WIDTHS if width >= d)
 
 
 def runs_of_buckets(
@@ -161,9 +156,7 @@ def attend_runs(
     A token that reads nothing in any round returns its v, and padding returns 0. The first `keyed`
     rows of x are keys already, as a state keeps them.
     """
-    drop, width = Dropout.of(dropout, x.device), x.shape[-1]
-    out = _Attend.apply(fit(x), fit(v), runs, scale, eps, drop, keyed)
-    return out if width in WIDTHS else out[..., :width]
+    return _Attend.apply(x, v, runs, scale, eps, Dropout.of(dropout, x.device), keyed)
 
 
 class _Attend(torch.autograd.Function):
@@ -216,12 +209,16 @@ class Launch:
         self, x: Tensor, v: Tensor, runs: Runs, scale: float, drop: Dropout | None
     ) -> None:
         self.x, self.v, self.runs, self.scale = x, v, runs, scale
-        b, heads, n, self.width = x.shape
+        b, heads, n, d = x.shape
+        self.width = padded_width(d)
         self.places, rounds = runs.token.shape[3], runs.token.shape[2]
         self.lines = b * heads * rounds
+        # Columns of a line: all chunks, and one step beyond, in whole sectors of memory.
+        self.extent = -(-(-(-self.places // runs.chunk) * runs.chunk + LONGEST_STEP) // 8) * 8
         self.sizes = (heads, heads // v.shape[1], rounds, n)
         self.drops = (runs.length, 0, 1.0) if drop is None else drop.given(0)
         self.settings = {
+            "HEAD": d,
             "WIDTH": self.width,
             "RING": runs.lo is None,
             "BY_PLACE": runs.several,
@@ -237,13 +234,14 @@ class Launch:
         return norm
 
     def forward(self, norm: Tensor) -> tuple[Tensor, Tensor]:
-        """Values (lines, p, d) and log-sum-exp (lines, p) of every round by itself."""
+        """Values (lines, p, w) and log-sum-exp (lines, p) of every round by itself."""
         from weft.kernels.indexed_triton import forward_kernel
 
         runs, part = self.runs, self.parts()
         lse = part.new_empty(part.shape[:2], dtype=torch.float32)
         lo = runs.token if runs.lo is None else runs.lo
-        tensors = (self.x, self.v, norm, runs.token, lo, runs.length, part, lse)
+        columns = self.columns(norm)
+        tensors = (self.x, self.v, *columns, runs.token, lo, runs.length, part, lse)
         tuned = FORWARD_WIDE if self.width == 128 else FORWARD
         self.blocks(forward_kernel, tensors, (self.x, self.v), (self.scale * LOG2E,), tuned)
         return part, lse
@@ -251,20 +249,35 @@ class Launch:
     def backward(
         self, dout: Tensor, norm: Tensor, lse: Tensor, delta: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Gradients (lines, p, d) of x and v from every round by itself."""
+        """Gradients (lines, p, w) of x and v from every round by itself."""
         from weft.kernels.indexed_triton import backward_kernel
 
         runs, dx, dv = self.runs, self.parts(), self.parts()
         lo, hi = (runs.token if y is None else y for y in (runs.lo, runs.hi))
-        given = (self.x, self.v, dout)
-        tensors = (*given, norm, lse, delta, runs.token, lo, hi, runs.length, dx, dv)
+        given, columns = (self.x, self.v, dout), self.columns(norm, (lse, delta))
+        tensors = (*given, *columns, norm, lse, delta, runs.token, lo, hi, runs.length, dx, dv)
         tuned = BACKWARD_WIDE if self.width == 128 else BACKWARD
         scales = (self.scale * LOG2E, self.scale)
         self.blocks(backward_kernel, tensors, given, scales, tuned)
         return dx, dv
 
+    def columns(self, norm: Tensor, rows: tuple[Tensor, ...] = ()) -> tuple[Tensor, Tensor]:
+        """Marks and values (kinds, lines, extent) of columns; `rows`: their lse and delta."""
+        from weft.kernels.indexed_rows_triton import columns_kernel
+
+        runs, back, drops = self.runs, bool(rows), self.settings["DROPS"]
+        marks = norm.new_empty((4 if drops else 2, self.lines, self.extent), dtype=torch.int32)
+        values = norm.new_empty(3 if back else 1, self.lines, self.extent)
+        heads, _, rounds, n = self.sizes
+        sizes = (heads, rounds, n, self.places, self.extent, marks.stride(0), runs.chunk)
+        given = (runs.token, norm, runs.length, *(rows or (norm, norm)), marks, values)
+        switches = {name: self.settings[name] for name in ("RING", "BY_PLACE", "DROPS")}
+        grid = (self.lines, -(-self.extent // PLACES))
+        columns_kernel[grid](*given, *sizes, self.drops[0], BLOCK=PLACES, **switches, BACK=back)
+        return marks, values
+
     def parts(self) -> Tensor:
-        """Room for rows of every line: (lines, p, d)."""
+        """Room for rows of every line, in the kernels' width: (lines, p, w)."""
         return self.x.new_empty(self.lines, self.places, self.width)
 
     def like_heads(self) -> Tensor:
@@ -279,7 +292,8 @@ class Launch:
         own, step, warps, stages = tuned
         runs = self.runs
         reach = (runs.chunk, runs.lookback, runs.lookahead)
-        given = (*tensors, *_strides(strided), *self.sizes, self.places, *reach, *scales)
+        columns = (self.extent, self.lines * self.extent)
+        given = (*tensors, *_strides(strided), *columns, *self.sizes, self.places, *reach, *scales)
         kernel[(self.lines * -(-self.places // own),)](
             *given, *self.drops, **self.settings, M=own, STEP=step, num_warps=warps,
             num_stages=stages,
@@ -291,7 +305,8 @@ class Launch:
         """Start a kernel that goes once through the rows of heads: those of x unless given."""
         b, heads, rows, _ = (self.x if lines is None else lines).shape
         grid = (b * heads * -(-rows // ROWS),)
-        kernel[grid](*tensors, *_strides(strided), *numbers, M=ROWS, WIDTH=self.width, **more)
+        widths = {name: self.settings[name] for name in ("HEAD", "WIDTH")}
+        kernel[grid](*tensors, *_strides(strided), *numbers, M=ROWS, **widths, **more)
 
 
 def _strides(tensors: tuple[Tensor, ...]) -> list[int]:

@@ -86,7 +86,7 @@ class _Attend(torch.autograd.Function):
         share = dout / members.found.to(dout.dtype)[..., None]
         share = share if share.stride(-1) == 1 else share.contiguous()
         launch, delta = Launch(x, v, runs, scale, drop), torch.empty_like(lse)
-        part = part.view(*x.shape[:2], *part.shape[1:])  # (b, h, p, d)
+        part = part.view(*x.shape[:2], *part.shape[1:])  # (b, h, p, w)
         tensors, sizes = (part, share, runs.token, runs.length, delta), (x.shape[1], part.shape[2])
         launch.once(delta_kernel, tensors, (part, share), sizes, lines=part, BY_PLACE=True)
         parts = launch.backward(share, norm, lse, delta)

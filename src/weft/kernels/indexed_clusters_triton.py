@@ -9,13 +9,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.kernels.indexed_rows_triton import row_address
+from weft.kernels.indexed_rows_triton import row_address, row_mask
 
 
 @triton.jit
 def mean_kernel(
     part_ptr, lse_ptr, v_ptr, index_ptr, start_ptr, out_ptr,
-    v_b, v_h, v_n, o_b, o_h, o_n, heads, group, n, M: tl.constexpr, WIDTH: tl.constexpr,
+    v_b, v_h, v_n, o_b, o_h, o_n, heads, group, n,
+    M: tl.constexpr, HEAD: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The mean over a token's places; where it read nothing stands its v."""
     blocks = tl.cdiv(n, M)
@@ -26,7 +27,8 @@ def mean_kernel(
     first = tl.load(start_ptr + line * (n + 1) + at, mask=real, other=0)
     count = tl.load(start_ptr + line * (n + 1) + at + 1, mask=real, other=0) - first
     v_at = row_address(v_ptr, b, h // group, v_b, v_h, v_n, at, WIDTH)
-    v = tl.load(v_at, mask=real[:, None], other=0).to(tl.float32)
+    mask = row_mask(real, HEAD, WIDTH)
+    v = tl.load(v_at, mask=mask, other=0).to(tl.float32)
     total = tl.zeros([M, WIDTH], tl.float32)
     for step in range(0, tl.max(count, 0)):
         held = step < count
@@ -37,14 +39,14 @@ def mean_kernel(
         total += tl.where(alone[:, None], v, part)
     out = total / tl.maximum(count, 1)[:, None].to(tl.float32)
     o_at = row_address(out_ptr, b, h, o_b, o_h, o_n, at, WIDTH)
-    tl.store(o_at, out.to(out_ptr.dtype.element_ty), mask=real[:, None])
+    tl.store(o_at, out.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def sum_kernel(
     dx_part_ptr, dv_part_ptr, lse_ptr, dout_ptr, index_ptr, start_ptr, dx_ptr, dv_ptr,
     g_b, g_h, g_n, x_b, x_h, x_n, y_b, y_h, y_n, heads, group, n,
-    M: tl.constexpr, WIDTH: tl.constexpr,
+    M: tl.constexpr, HEAD: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Gradients added up over a token's places, for all query heads of one value head."""
     blocks = tl.cdiv(n, M)
@@ -52,13 +54,14 @@ def sum_kernel(
     at = tl.program_id(0) % blocks * M + tl.arange(0, M)
     real = at < n
     b, own = (line // (heads // group)).to(tl.int64), line % (heads // group)
+    mask = row_mask(real, HEAD, WIDTH)
     dv = tl.zeros([M, WIDTH], tl.float32)
     for h in range(own * group, (own + 1) * group):
         head = b * heads + h
         first = tl.load(start_ptr + head * (n + 1) + at, mask=real, other=0)
         count = tl.load(start_ptr + head * (n + 1) + at + 1, mask=real, other=0) - first
         g_at = row_address(dout_ptr, b, h, g_b, g_h, g_n, at, WIDTH)
-        g = tl.load(g_at, mask=real[:, None], other=0).to(tl.float32)
+        g = tl.load(g_at, mask=mask, other=0).to(tl.float32)
         dx = tl.zeros([M, WIDTH], tl.float32)
         for step in range(0, tl.max(count, 0)):
             held = step < count
@@ -71,6 +74,6 @@ def sum_kernel(
             alone = tl.load(lse_ptr + place, mask=held, other=0) == float("-inf")
             dv += tl.where((alone & held)[:, None], g, 0.0)
         to = row_address(dx_ptr, b, h, x_b, x_h, x_n, at, WIDTH)
-        tl.store(to, dx.to(dx_ptr.dtype.element_ty), mask=real[:, None])
+        tl.store(to, dx.to(dx_ptr.dtype.element_ty), mask=mask)
     to = row_address(dv_ptr, b, own, y_b, y_h, y_n, at, WIDTH)
-    tl.store(to, dv.to(dv_ptr.dtype.element_ty), mask=real[:, None])
+    tl.store(to, dv.to(dv_ptr.dtype.element_ty), mask=mask)

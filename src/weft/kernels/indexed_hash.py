@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from weft.kernels.indexed import Runs, fit
+from weft.kernels.indexed import Runs, padded_width
 
 MOST_COLUMNS = 128  # of a rotation that is held at once
 TOKENS, CENTROIDS, MEMBERS = 64, 64, 64  # of one program; centroids and members of one step
@@ -19,7 +19,7 @@ def hash_tokens(x: Tensor, rotations: Tensor, factors: list[int]) -> Tensor:
     """x (b, h, n, d), rotations (h, r, d, columns) -> buckets (b, h, r, n) of one or two hashes."""
     from weft.kernels.indexed_hash_triton import hash_kernel
 
-    x, rotations = _rows(fit(x)), fit(rotations.mT).mT.contiguous()
+    x, rotations = _rows(x), rotations.contiguous()
     b, h, n, d = x.shape
     rounds = rotations.shape[1]
     buckets = torch.empty(b, h, rounds, n, device=x.device, dtype=torch.int64)
@@ -27,7 +27,7 @@ def hash_tokens(x: Tensor, rotations: Tensor, factors: list[int]) -> Tensor:
     sizes = (h, rounds, n, low, high, max(1, low // 2), high // 2)
     hash_kernel[(b * h * -(-n // TOKENS),)](
         x, rotations, buckets, *x.stride()[:3], *sizes,
-        M=TOKENS, WIDTH=d, COLUMNS=_wide_enough(rotations.shape[-1]),
+        M=TOKENS, HEAD=d, WIDTH=padded_width(d), COLUMNS=_wide_enough(rotations.shape[-1]),
     )  # fmt: skip
     return buckets
 
@@ -54,7 +54,8 @@ def _nearest(
     given = (nearest if y is None else y for y in (near, length))
     nearest_kernel[(b * h * -(-n // TOKENS),)](
         x, centroids, nearest, *given, *x.stride()[:3], h, n, s,
-        M=TOKENS, WIDTH=d, COLUMNS=min(CENTROIDS, _wide_enough(s)), WRITES=near is not None,
+        M=TOKENS, HEAD=d, WIDTH=padded_width(d), COLUMNS=min(CENTROIDS, _wide_enough(s)),
+        WRITES=near is not None,
     )  # fmt: skip
     return nearest, near
 
@@ -72,7 +73,7 @@ def move_centroids(
     (b, h, n, d), s = x.shape, centroids.shape[1]
     move_kernel[(h * s,)](
         x, centroids, clusters.token, clusters.start, length, *x.stride()[:3], h, b, n, s, decay,
-        M=MEMBERS, WIDTH=d,
+        M=MEMBERS, HEAD=d, WIDTH=padded_width(d),
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.kernels.indexed_rows_triton import row_address
+from weft.kernels.indexed_rows_triton import row_address, row_mask
 
 
 @triton.jit
@@ -35,7 +35,7 @@ def _side(turned, column, first, count, factor):
 def hash_kernel(
     x_ptr, rotation_ptr, bucket_ptr, x_b, x_h, x_n, heads, rounds, n,
     low, high, low_columns, high_columns,
-    M: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+    M: tl.constexpr, HEAD: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Bucket numbers of a block of tokens in every round; low · high buckets from two hashes."""
     blocks = tl.cdiv(n, M)
@@ -44,12 +44,12 @@ def hash_kernel(
     real = at < n
     b, h = line // heads, line % heads
     here = row_address(x_ptr, b, h, x_b, x_h, x_n, at, WIDTH)
-    x = tl.load(here, mask=real[:, None], other=0)
+    x = tl.load(here, mask=row_mask(real, HEAD, WIDTH), other=0)
     d, column = tl.arange(0, WIDTH), tl.arange(0, COLUMNS)
     columns = low_columns + high_columns
     for r in range(0, rounds):
-        place = ((h * rounds + r) * WIDTH + d[:, None]) * columns + column[None, :]
-        held = (column < columns)[None, :] & (d[:, None] >= 0)
+        place = ((h * rounds + r) * HEAD + d[:, None]) * columns + column[None, :]
+        held = (column < columns)[None, :] & (d[:, None] < HEAD)
         turned = _products(x, tl.load(rotation_ptr + place, mask=held, other=0))
         bucket = _side(turned, column, 0, low_columns, low)
         if high_columns > 0:
@@ -60,7 +60,8 @@ def hash_kernel(
 @triton.jit
 def nearest_kernel(
     x_ptr, centroid_ptr, nearest_ptr, near_ptr, length_ptr, x_b, x_h, x_n, heads, n, clusters,
-    M: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, WRITES: tl.constexpr,
+    M: tl.constexpr, HEAD: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+    WRITES: tl.constexpr,
 ):  # fmt: skip
     """The nearest centroid of a block of tokens; `WRITES`: also all cosines, by cluster."""
     blocks = tl.cdiv(n, M)
@@ -69,7 +70,7 @@ def nearest_kernel(
     real = at < n
     b, h = line // heads, line % heads
     here = row_address(x_ptr, b, h, x_b, x_h, x_n, at, WIDTH)
-    x = tl.load(here, mask=real[:, None], other=0)
+    x = tl.load(here, mask=row_mask(real, HEAD, WIDTH), other=0)
     d, column = tl.arange(0, WIDTH), tl.arange(0, COLUMNS)
     best = tl.full([M], float("-inf"), tl.float32)
     nearest = tl.zeros([M], tl.int32)
@@ -81,8 +82,9 @@ def nearest_kernel(
     for start in range(0, clusters, COLUMNS):
         cluster = start + column
         held = cluster < clusters
-        place = (h * clusters + cluster)[None, :] * WIDTH + d[:, None]
-        near = _products(x, tl.load(centroid_ptr + place, mask=held[None, :], other=0))
+        place = (h * clusters + cluster)[None, :] * HEAD + d[:, None]
+        given = held[None, :] & (d[:, None] < HEAD)
+        near = _products(x, tl.load(centroid_ptr + place, mask=given, other=0))
         if WRITES:
             cosine = tl.where(counts[:, None], near * norm[:, None], float("-inf"))
             to = near_ptr + (line * clusters + cluster)[None, :] * n + at[:, None]
@@ -98,7 +100,7 @@ def nearest_kernel(
 def move_kernel(
     x_ptr, centroid_ptr, token_ptr, start_ptr, length_ptr, x_b, x_h, x_n,
     heads, batch, n, clusters, decay,
-    M: tl.constexpr, WIDTH: tl.constexpr,
+    M: tl.constexpr, HEAD: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """One centroid, in place: towards the mean direction of the real tokens nearest to it."""
     h, cluster = tl.program_id(0) // clusters, tl.program_id(0) % clusters
@@ -114,14 +116,15 @@ def move_kernel(
             at = begin + tl.arange(0, M)
             token = tl.load(token_ptr + at, mask=at < last, other=n)
             here = row_address(x_ptr, 0, 0, x_b, x_h, x_n, token, WIDTH)
-            x = tl.load(here, mask=(token < length)[:, None], other=0).to(tl.float32)
+            x = tl.load(here, mask=row_mask(token < length, HEAD, WIDTH), other=0).to(tl.float32)
             square = tl.maximum(tl.sum(x * x, 1), 1e-24)
             total += tl.sum(x / tl.sqrt(square)[:, None], 0)
         x_ptr += x_b
-    place = centroid_ptr + (h * clusters + cluster) * WIDTH + d
-    old = tl.load(place).to(tl.float32)
+    place = centroid_ptr + (h * clusters + cluster) * HEAD + d
+    old = tl.load(place, mask=d < HEAD, other=0).to(tl.float32)
     size = tl.sqrt(tl.maximum(tl.sum(total * total, 0), 1e-24))
     moved = decay * old + (1 - decay) * total / size
     moved = moved / tl.sqrt(tl.maximum(tl.sum(moved * moved, 0), 1e-24))
     met = tl.max(tl.abs(total), 0) > 0
-    tl.store(place, tl.where(met, moved, old).to(centroid_ptr.dtype.element_ty))
+    moved = tl.where(met, moved, old).to(centroid_ptr.dtype.element_ty)
+    tl.store(place, moved, mask=d < HEAD)

@@ -11,12 +11,25 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from weft.kernels.block_sparse_triton import column_numbers, dropout_seeds, row_numbers
+
+FAR = tl.constexpr(1 << 30)  # beyond the end of every run
+
 
 @triton.jit
 def row_address(ptr, b, h, s_b, s_h, s_n, at, WIDTH: tl.constexpr):
     """Addresses of rows `at` of one head."""
     d = tl.arange(0, WIDTH)
     return ptr + b * s_b + h * s_h + at[:, None].to(tl.int64) * s_n + d[None, :]
+
+
+@triton.jit
+def row_mask(real, HEAD: tl.constexpr, WIDTH: tl.constexpr):
+    """Which numbers of rows there are: a head of HEAD stands in WIDTH, a power of two."""
+    mask = real[:, None]
+    if HEAD < WIDTH:
+        mask = mask & (tl.arange(0, WIDTH) < HEAD)[None, :]
+    return mask
 
 
 @triton.jit
@@ -42,16 +55,69 @@ def places_kernel(
 
 
 @triton.jit
+def ring_of(length, places, chunk, turns, BY_PLACE: tl.constexpr):
+    """Places of the ring of chunks that hold something, and how many chunks a run has."""
+    used = tl.maximum(tl.cdiv(length, chunk), 1)
+    if BY_PLACE:
+        used = tl.cdiv(places, chunk)
+    return used * chunk, tl.minimum(turns + 1, used)
+
+
+@triton.jit
+def columns_kernel(
+    token_ptr, norm_ptr, length_ptr, lse_ptr, delta_ptr, mark_ptr, value_ptr,
+    heads, rounds, n, places, extent, kind, chunk, seeds,
+    BLOCK: tl.constexpr, RING: tl.constexpr, BY_PLACE: tl.constexpr, DROPS: tl.constexpr,
+    BACK: tl.constexpr,
+):  # fmt: skip
+    """What the places of a line carry as columns, in order, and on around the ring behind its end.
+
+    marks    token (n: none), place (FAR: none), what it draws as a column and as a row
+    values   norm and, going back, log-sum-exp and delta of its row
+    """
+    line = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    here = at < extent
+    head = line // rounds
+    length = tl.load(length_ptr + head // heads).to(tl.int32)
+    place = at
+    if RING:
+        place = at % ring_of(length, places, chunk, 0, BY_PLACE)[0]
+    token = tl.load(token_ptr + line * places + place, mask=here & (place < places), other=n)
+    real = here & (token < length)
+    mark_ptr += line * extent + at
+    value_ptr += line * extent + at
+    tl.store(mark_ptr, tl.where(real, token, n), mask=here)
+    tl.store(mark_ptr + kind, tl.where(real, at, FAR), mask=here)
+    tl.store(value_ptr, tl.load(norm_ptr + head * n + token, mask=real, other=0), mask=here)
+    if DROPS:
+        row_seed, col_seed = dropout_seeds(seeds, line)
+        drawn = column_numbers(place, col_seed).to(tl.int32, bitcast=True)
+        tl.store(mark_ptr + 2 * kind, drawn, mask=here)
+    if DROPS and BACK:
+        drawn = row_numbers(place, row_seed).to(tl.int32, bitcast=True)
+        tl.store(mark_ptr + 3 * kind, drawn, mask=here)
+    if BACK:
+        row = head * n + token
+        if BY_PLACE:
+            row = line * places + place
+        lse = tl.load(lse_ptr + row, mask=real, other=0)
+        tl.store(value_ptr + kind, lse, mask=here)
+        tl.store(value_ptr + 2 * kind, tl.load(delta_ptr + row, mask=real, other=0), mask=here)
+
+
+@triton.jit
 def norm_kernel(
-    x_ptr, norm_ptr, x_b, x_h, x_n, heads, n, eps, keyed, M: tl.constexpr, WIDTH: tl.constexpr
-):
+    x_ptr, norm_ptr, x_b, x_h, x_n, heads, n, eps, keyed,
+    M: tl.constexpr, HEAD: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
     """norm = 1 / √(|x|² + eps) of every row; 1 of the first `keyed`, which are keys already."""
     blocks = tl.cdiv(n, M)
     line = (tl.program_id(0) // blocks).to(tl.int64)
     at = tl.program_id(0) % blocks * M + tl.arange(0, M)
     real = at < n
     here = row_address(x_ptr, line // heads, line % heads, x_b, x_h, x_n, at, WIDTH)
-    x = tl.load(here, mask=real[:, None], other=0).to(tl.float32)
+    x = tl.load(here, mask=row_mask(real, HEAD, WIDTH), other=0).to(tl.float32)
     square = tl.maximum(tl.sum(x * x, 1) + eps, 1e-24)
     norm = tl.where(at < keyed, 1.0, 1.0 / tl.sqrt(square))
     tl.store(norm_ptr + line * n + at, norm, mask=real)
@@ -61,7 +127,7 @@ def norm_kernel(
 def merge_kernel(
     part_ptr, part_lse_ptr, v_ptr, length_ptr, out_ptr, lse_ptr,
     v_b, v_h, v_n, o_b, o_h, o_n, heads, group, rounds, n,
-    M: tl.constexpr, WIDTH: tl.constexpr,
+    M: tl.constexpr, HEAD: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The rounds of a block of tokens as one softmax; a token that read nothing gets its v."""
     blocks = tl.cdiv(n, M)
@@ -86,10 +152,10 @@ def merge_kernel(
     alive = total > 0
     safe = tl.where(alive, total, 1.0)
     v_at = row_address(v_ptr, b, h // group, v_b, v_h, v_n, at, WIDTH)
-    v = tl.load(v_at, mask=(real & (total == 0))[:, None], other=0).to(tl.float32)
+    v = tl.load(v_at, mask=row_mask(real & (total == 0), HEAD, WIDTH), other=0).to(tl.float32)
     out = tl.where(alive[:, None], acc / safe[:, None], v)
     o_at = row_address(out_ptr, b, h, o_b, o_h, o_n, at, WIDTH)
-    tl.store(o_at, out.to(out_ptr.dtype.element_ty), mask=(at < n)[:, None])
+    tl.store(o_at, out.to(out_ptr.dtype.element_ty), mask=row_mask(at < n, HEAD, WIDTH))
     lse = tl.where(alive, top + tl.log2(safe), float("-inf"))
     tl.store(lse_ptr + line * n + at, lse, mask=at < n)
 
@@ -98,7 +164,7 @@ def merge_kernel(
 def delta_kernel(
     out_ptr, dout_ptr, token_ptr, length_ptr, delta_ptr,
     o_b, o_h, o_n, g_b, g_h, g_n, heads, rows,
-    M: tl.constexpr, WIDTH: tl.constexpr, BY_PLACE: tl.constexpr,
+    M: tl.constexpr, HEAD: tl.constexpr, WIDTH: tl.constexpr, BY_PLACE: tl.constexpr,
 ):  # fmt: skip
     """delta = dout·out of every row; by place, out is there and dout at the token."""
     blocks = tl.cdiv(rows, M)
@@ -109,7 +175,7 @@ def delta_kernel(
     token = at
     if BY_PLACE:
         token = tl.load(token_ptr + line * rows + at, mask=at < rows, other=length)
-    mask = ((token < length) & (at < rows))[:, None]
+    mask = row_mask((token < length) & (at < rows), HEAD, WIDTH)
     out = tl.load(row_address(out_ptr, b, h, o_b, o_h, o_n, at, WIDTH), mask=mask, other=0)
     dout = tl.load(row_address(dout_ptr, b, h, g_b, g_h, g_n, token, WIDTH), mask=mask, other=0)
     delta = tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1)
@@ -120,7 +186,7 @@ def delta_kernel(
 def sum_kernel(
     dx_part_ptr, dv_part_ptr, dout_ptr, lse_ptr, length_ptr, dx_ptr, dv_ptr,
     g_b, g_h, g_n, x_b, x_h, x_n, y_b, y_h, y_n, heads, group, rounds, n,
-    M: tl.constexpr, WIDTH: tl.constexpr,
+    M: tl.constexpr, HEAD: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The rounds of a block of tokens added up, for all query heads of one value head."""
     blocks = tl.cdiv(n, M)
@@ -144,8 +210,8 @@ def sum_kernel(
         # A token that read nothing copied its own value.
         alone = real & (tl.load(lse_ptr + head * n + at, mask=real, other=0) == float("-inf"))
         g_at = row_address(dout_ptr, b, h, g_b, g_h, g_n, at, WIDTH)
-        dv += tl.load(g_at, mask=alone[:, None], other=0)
+        dv += tl.load(g_at, mask=row_mask(alone, HEAD, WIDTH), other=0)
         dx_at = row_address(dx_ptr, b, h, x_b, x_h, x_n, at, WIDTH)
-        tl.store(dx_at, dx.to(dx_ptr.dtype.element_ty), mask=(at < n)[:, None])
+        tl.store(dx_at, dx.to(dx_ptr.dtype.element_ty), mask=row_mask(at < n, HEAD, WIDTH))
     dv_at = row_address(dv_ptr, b, own, y_b, y_h, y_n, at, WIDTH)
-    tl.store(dv_at, dv.to(dv_ptr.dtype.element_ty), mask=(at < n)[:, None])
+    tl.store(dv_at, dv.to(dv_ptr.dtype.element_ty), mask=row_mask(at < n, HEAD, WIDTH))

@@ -187,7 +187,7 @@ class ReformerAttention(SharedMixer):
 
     def hash(self, x: Tensor) -> Tensor:
         """(b, h, n, d) -> bucket numbers (b, h, r, n), by direction alone."""
-        if can_fuse(x, fitted=True) and self.rotations.shape[-1] <= MOST_COLUMNS:
+        if can_fuse(x) and self.rotations.shape[-1] <= MOST_COLUMNS:
             return hash_tokens(x, self.rotations, factors(self.buckets))
         work = torch.promote_types(x.dtype, torch.float32)
         turned = x[:, :, None].to(work) @ self.rotations.to(work)  # (b, h, r, n, ...)
@@ -222,7 +222,7 @@ class ReformerAttention(SharedMixer):
 
     def fuses(self, q: Tensor, v: Tensor) -> bool:
         """Whether the kernels that gather inside themselves give the same, faster."""
-        return not self.config.published and can_fuse(q, v, fitted=True)
+        return not self.config.published and can_fuse(q, v)
 
     def fused(
         self,
