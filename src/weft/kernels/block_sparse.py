@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from weft.kernels.block_sparse_lists import Step, lists_of, steps_of
+from weft.kernels.block_sparse_lists import Lists, Step, lists_of, steps_of
 from weft.kernels.joint import empty_like_heads
-from weft.kernels.labels import Labels
+from weft.kernels.labels import Labels, make_labels
 from weft.patterns.lower import Lowered, Part
 from weft.patterns.order import Order
 
@@ -77,6 +77,32 @@ def block_sparse_part(
     lists = lists_of(part, block, q.shape[0] * k.shape[1], q.device)
     steps, drop = (Step(1, lists, None),), Dropout.of(dropout, q.device)
     return _BlockSparse.apply(q, k, v, None, steps, scale, labels, None, drop)
+
+
+def takes_several(q: Tensor, block: int) -> bool:
+    """Whether `attend_several` takes heads (b, h, n, d) in blocks: half precision on a GPU."""
+    half = q.dtype in (torch.float16, torch.bfloat16)
+    return q.is_cuda and half and q.shape[3] in WIDTHS and block in TUNING
+
+
+def attend_several(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    valid: Tensor,
+    lists: Lists,
+    pick: Tensor,
+    *,
+    scale: float,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Each row of the batch under a layout of its own: pick (b,) of `lists_of_several`.
+
+    q (b, h, n, d), k and v (b, g, n, d), valid (b, n) -> (b, h, n, d).
+    """
+    labels, drop = make_labels(valid, None, q.shape[2]), Dropout.of(dropout, q.device)
+    steps = (Step(1, lists, None, pick),)
+    return _BlockSparse.apply(q, k, v, None, steps, scale, labels, None, drop)[0]
 
 
 class Dropout(NamedTuple):
@@ -259,6 +285,7 @@ def launcher(
     stride, warps, stages = TUNING[plan.block][name]
     b, h, g, n, m = q.shape[0], q.shape[1], k.shape[1], q.shape[2] // fold, k.shape[2] // fold
     marks = (plan.cols, plan.cols) if labels is None else (labels.queries, labels.keys)
+    marks = (plan.cols if step.pick is None else step.pick, *marks)
     settings = {
         "BLOCK": plan.block,
         "STEP": stride,
@@ -266,6 +293,7 @@ def launcher(
         "EVEN": n % plan.block == 0 and m % plan.block == 0,
         "LABELLED": labels is not None,
         "DROPS": drop is not None,
+        "PICKED": step.pick is not None,
         "num_warps": warps,
         "num_stages": stages,
     }
@@ -275,7 +303,7 @@ def launcher(
         if name == "dkdv":
             lists = (*plan.shares, plan.back_rows, plan.back_tiles, plan.back)
             strides.append(more.pop("shared").stride(2))
-            grid, heads = (b * fold * g, len(plan.shares[0])), g
+            grid, heads = (b * fold * g, len(plan.shares[0]) // plan.layouts), g
         else:
             lists = (plan.start, plan.middle, plan.cols, plan.tile_of, plan.tiles, plan.order)
             grid, heads = (b * fold * h, plan.rows), h

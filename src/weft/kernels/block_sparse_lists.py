@@ -25,7 +25,10 @@ _LEAST_SHARE = 16  # rows that one program takes of a key block, at least
 
 @dataclass(frozen=True, eq=False)
 class Lists:
-    """The visible blocks of a layout, by row and by shares of columns, on a device."""
+    """The visible blocks of a layout, by row and by shares of columns, on a device.
+
+    Of several layouts (`lists_of_several`), those of rows and shares stand one behind another.
+    """
 
     block: int
     rows: int
@@ -40,6 +43,7 @@ class Lists:
     tiles: Tensor  # (tiles, block, block) uint8, queries × keys
     back: Tensor  # the same, keys × queries
     shared: Ints  # columns that several shares work on
+    layouts: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +53,7 @@ class Step:
     fold: int
     lists: Lists
     chosen: Tensor | None
+    pick: Tensor | None = None  # (b,) which of several layouts a row of the batch has
 
 
 @kept(64)
@@ -106,6 +111,39 @@ def lists_of(part: Part, block: int, lines: int, device: torch.device) -> Lists:
         tiles=put(tiles, np.uint8),
         back=put(tiles.transpose(0, 2, 1), np.uint8),
         shared=shared,
+    )
+
+
+def lists_of_several(seen: Bools, block: int, device: torch.device) -> Lists:
+    """Layouts of blocks that are seen whole, or not: seen (layouts, rows, columns)."""
+    layouts, rows, columns = seen.shape
+    by_row, by_col = seen.nonzero(), seen.transpose(0, 2, 1).nonzero()
+    ends, segments = (np.cumsum(x.sum(-1), axis=None) for x in (seen, seen.transpose(0, 2, 1)))
+    starts = np.append(0, ends)[np.arange(rows + 1) + rows * np.arange(layouts)[:, None]]
+    first = np.append(0, segments)[:-1]
+
+    def put(x: Any, kind: Any = np.int32) -> Tensor:
+        return torch.as_tensor(np.ascontiguousarray(x, dtype=kind), device=device)
+
+    nowhere = np.full(layouts * columns, -1)
+    shares = (np.tile(np.arange(columns), layouts), first, first, segments, nowhere)
+    longest = np.argsort(-seen.sum(-1), axis=-1, kind="stable")
+    whole = put(np.ones((1, block, block)), np.uint8)
+    return Lists(
+        block=block,
+        rows=rows,
+        start=put(starts),
+        middle=put(starts[:, :-1]),
+        cols=put(by_row[2]),
+        tile_of=put(np.zeros(1)),
+        order=put(longest),
+        shares=tuple(put(x) for x in shares),
+        back_rows=put(by_col[2]),
+        back_tiles=put(np.zeros(1)),
+        tiles=whole,
+        back=whole,
+        shared=np.zeros(0, dtype=np.int64),
+        layouts=layouts,
     )
 
 

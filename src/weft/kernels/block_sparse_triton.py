@@ -5,6 +5,8 @@ visible blocks, first the partial ones, masked by their tiles, then the full one
 accumulated online in base 2. `INIT` continues from an earlier result over other keys: its values
 and log-sum-exp are the starting point, which merges the two exactly and for free.
 
+`PICKED`: each row of the batch has a layout of its own, by its number among several.
+
 `fold` residue classes of positions are sequences of their own: a step along one is `fold` tokens,
 so the strides given for n and m are those of such a step, and n and m count one sequence.
 
@@ -75,6 +77,17 @@ def kept_weights(row, col, threshold):
 
 
 @triton.jit
+def _row(start, middle, row_order, pick, PICKED: tl.constexpr):
+    """The block of queries of this program, and its list; `PICKED`: in the layout of its row."""
+    rows, layout = tl.num_programs(1), 0
+    if PICKED:
+        layout = tl.load(pick)
+    u = tl.load(row_order + layout * rows + tl.program_id(1))
+    entry = start + layout * (rows + 1) + u
+    return u, tl.load(entry), tl.load(middle + layout * rows + u), tl.load(entry + 1)
+
+
+@triton.jit
 def _walk_keys(
     acc, top, total, q, k_base, v_base, k_stride, v_stride, first, last, cols, tile_of, tiles,
     query_labels, key_labels, rows, n, m, fold, scale, seeds, unit, threshold, grow,
@@ -123,16 +136,16 @@ def _walk_keys(
 def forward_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, o_b, o_h, o_n, s_b, s_h, s_n,
-    start, middle, cols, tile_of, tiles, row_order, query_labels, key_labels,
+    start, middle, cols, tile_of, tiles, row_order, pick, query_labels, key_labels,
     heads, group, fold, n, m, scale, seeds, threshold, grow,
     BLOCK: tl.constexpr, STEP: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
-    LABELLED: tl.constexpr, DROPS: tl.constexpr, INIT: tl.constexpr,
+    LABELLED: tl.constexpr, DROPS: tl.constexpr, PICKED: tl.constexpr, INIT: tl.constexpr,
 ):  # fmt: skip
     """Values and log-sum-exp of one block of queries of one head."""
     line = tl.program_id(0)
-    u = tl.load(row_order + tl.program_id(1))
     b, r = (line // (heads * fold)).to(tl.int64), (line // heads % fold).to(tl.int64)
     h = (line % heads).to(tl.int64)
+    u, first, middle_at, last = _row(start, middle, row_order, pick + b, PICKED)
     unit = (b * heads + h) * fold + r
     rows = u * BLOCK + tl.arange(0, BLOCK)
     d = tl.arange(0, WIDTH)
@@ -152,7 +165,6 @@ def forward_kernel(
         top = tl.full([BLOCK], float("-inf"), tl.float32)
         total = tl.zeros([BLOCK], tl.float32)
         acc = tl.zeros([BLOCK, WIDTH], tl.float32)
-    first, middle_at, last = tl.load(start + u), tl.load(middle + u), tl.load(start + u + 1)
     labels_q, labels_k = query_labels + b * n * fold + r, key_labels + b * m * fold + r
     acc, top, total = _walk_keys(
         acc, top, total, q, k_base, v_base, k_n, v_n, first, middle_at, cols, tile_of, tiles,
@@ -216,16 +228,17 @@ def query_gradient_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, dout_ptr, lse_ptr, dlse_ptr, delta_ptr, dq_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, o_b, o_h, o_n, g_b, g_h, g_n,
     s_b, s_h, s_n, x_b, x_h, x_n,
-    start, middle, cols, tile_of, tiles, row_order, query_labels, key_labels,
+    start, middle, cols, tile_of, tiles, row_order, pick, query_labels, key_labels,
     heads, group, fold, n, m, scale, natural_scale, seeds, threshold, grow,
     BLOCK: tl.constexpr, STEP: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
-    LABELLED: tl.constexpr, DROPS: tl.constexpr, FIRST: tl.constexpr, HAS_DLSE: tl.constexpr,
+    LABELLED: tl.constexpr, DROPS: tl.constexpr, PICKED: tl.constexpr, FIRST: tl.constexpr,
+    HAS_DLSE: tl.constexpr,
 ):  # fmt: skip
     """dq of one block of queries; the first part also writes delta = dout·out − dlse."""
     line = tl.program_id(0)
-    u = tl.load(row_order + tl.program_id(1))
     b, r = (line // (heads * fold)).to(tl.int64), (line // heads % fold).to(tl.int64)
     h = (line % heads).to(tl.int64)
+    u, first, middle_at, last = _row(start, middle, row_order, pick + b, PICKED)
     unit = (b * heads + h) * fold + r
     rows = u * BLOCK + tl.arange(0, BLOCK)
     d = tl.arange(0, WIDTH)
@@ -249,7 +262,6 @@ def query_gradient_kernel(
     base = tl.where(base == float("-inf"), 0.0, base)
     k_base = k_ptr + b * k_b + (h // group) * k_h + r * (k_n // fold)
     v_base = v_ptr + b * v_b + (h // group) * v_h + r * (v_n // fold)
-    first, middle_at, last = tl.load(start + u), tl.load(middle + u), tl.load(start + u + 1)
     labels_q, labels_k = query_labels + b * n * fold + r, key_labels + b * m * fold + r
     dq = tl.zeros([BLOCK, WIDTH], tl.float32)
     dq = _walk_keys_back(
@@ -325,20 +337,22 @@ def key_gradient_kernel(
     q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, shared_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, g_b, g_h, g_n, s_b, s_h, s_n,
     x_b, x_h, x_n, y_b, y_h, y_n, shared_line,
-    seg_col, seg_first, seg_middle, seg_last, seg_shared, rows_of, tile_of, tiles,
+    seg_col, seg_first, seg_middle, seg_last, seg_shared, rows_of, tile_of, tiles, pick,
     query_labels, key_labels, key_heads, group, fold, n, m, scale, natural_scale,
     seeds, threshold, grow,
     BLOCK: tl.constexpr, STEP: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
-    LABELLED: tl.constexpr, DROPS: tl.constexpr, ADD: tl.constexpr,
+    LABELLED: tl.constexpr, DROPS: tl.constexpr, PICKED: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
     """dk and dv of one share of a block of keys, summed over the query heads of its group.
 
     A block that several shares work on collects in `shared`, (key heads, blocks, 2, BLOCK, WIDTH).
     """
     line = tl.program_id(0)
-    seg = tl.program_id(1)
     b, r = (line // (key_heads * fold)).to(tl.int64), (line // key_heads % fold).to(tl.int64)
     h = (line % key_heads).to(tl.int64)
+    seg = tl.program_id(1)
+    if PICKED:
+        seg += tl.load(pick + b) * tl.num_programs(1)
     cols = tl.load(seg_col + seg) * BLOCK + tl.arange(0, BLOCK)
     d = tl.arange(0, WIDTH)
     real = cols < m

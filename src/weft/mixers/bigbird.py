@@ -26,6 +26,8 @@ from torch import Tensor
 from weft.errors import WeftError
 from weft.kernels.attend import attend
 from weft.kernels.block_lists import attend_lists, masked
+from weft.kernels.block_sparse import attend_several, takes_several
+from weft.kernels.block_sparse_lists import Lists, lists_of_several
 from weft.kernels.dense import expand_heads
 from weft.kernels.kept import kept
 from weft.mixers.base import MIXERS, Frame, Mixer, Traits
@@ -149,6 +151,8 @@ class BigBirdAttention(PatternAttention):
         """Lists of blocks for each row; its first and its last block read everything."""
         block, n = self.config.block, q.shape[2]
         counts = ((valid.sum(1) + block - 1) // block).clamp(min=1)  # (b,)
+        if takes_several(q, block):
+            return self._fused(q, k, v, valid, counts)
         tables = _tables(self.config, self.frame, -(-n // block), q.device)
         out = attend_lists(q, k, v, valid, tables[counts - 1], block, self.dropout)
         # Room for the last block, and a place of no use for the last block of rows that have one.
@@ -161,6 +165,14 @@ class BigBirdAttention(PatternAttention):
         k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
         own = masked(q.gather(2, index), k, v, valid[:, None, None], self.dropout)
         return out.scatter(2, index, own.to(out.dtype))[:, :, :n]
+
+    @torch.compiler.disable  # a layout is no part of a graph
+    def _fused(self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor, counts: Tensor) -> Tensor:
+        """The same by the block-sparse kernels: rows pick the layout of their number of blocks."""
+        most = -(-q.shape[2] // self.config.block)
+        lists, pick = _layouts(self.config, self.frame, most, q.device), (counts - 1).int()
+        scale = self.frame.head_dim**-0.5
+        return attend_several(q, k, v, valid, lists, pick, scale=scale, dropout=self.dropout)
 
     def plain_attention(
         self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, crossing: bool
@@ -181,10 +193,24 @@ class BigBirdAttention(PatternAttention):
 @torch.compiler.disable  # drawn in numpy and kept, outside of any graph
 @kept(64)
 def _tables(config: BigBird, frame: Frame, most: int, device: torch.device) -> Tensor:
-    """The key blocks of each query block, for every number of blocks: (most, most, l), −1: none.
+    """The key blocks of each query block, for every number of blocks: (most, most, l), −1: none."""
+    return torch.as_tensor(_drawn(config, frame, most), device=device)
 
-    Entry [c − 1, u] is the list of block u in a row of c blocks, each block once.
-    """
+
+@kept(64)
+def _layouts(config: BigBird, frame: Frame, most: int, device: torch.device) -> Lists:
+    """Who sees whom in rows of 1, 2, ... blocks; the first and the last one read all."""
+    table = _drawn(config, frame, most)
+    layout, row, _ = (table >= 0).nonzero()
+    seen = np.zeros((most, most, most), dtype=bool)
+    seen[layout, row, table[table >= 0]] = True
+    for count in range(1, most + 1):
+        seen[count - 1, [0, count - 1], :count] = True
+    return lists_of_several(seen, config.block, device)
+
+
+def _drawn(config: BigBird, frame: Frame, most: int) -> np.ndarray:
+    """Entry [c − 1, u] is the list of block u in a row of c blocks, each block once."""
     width = 5 + config.random
     table = np.full((most, most, width), -1, dtype=np.int64)
     for count in range(1, most + 1):
@@ -195,7 +221,7 @@ def _tables(config: BigBird, frame: Frame, most: int, device: torch.device) -> T
             near = range(max(u - 1, 0), min(u + 2, count))
             found = dict.fromkeys([*near, 0, count - 1, *(x for x in draw[u].tolist() if x >= 0)])
             table[count - 1, u, : len(found)] = list(found)
-    return torch.as_tensor(table, device=device)
+    return table
 
 
 def _put(out: Tensor, rows: Tensor, part: Tensor) -> Tensor:
