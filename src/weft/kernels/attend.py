@@ -19,8 +19,9 @@ from torch import Tensor
 from weft.errors import Unsupported, WeftError
 from weft.kernels import flash
 from weft.kernels.bias import Bias, dense_bias
-from weft.kernels.block_sparse import WIDTHS, Dropout
+from weft.kernels.block_sparse import WIDTHS
 from weft.kernels.dense import dense_attention, expand_heads
+from weft.kernels.dropout import Dropout
 from weft.kernels.kept import kept
 from weft.kernels.labels import Labels, make_labels
 from weft.kernels.numbered import number_of
@@ -58,7 +59,7 @@ def attend(
     log-sum-exp −inf. `aligned`: queries and keys are one sequence, whose real tokens stand first in
     each row, and no one reads the outputs behind them.
     """
-    _check(q, k, v, valid, segments, kernel, return_lse)
+    _check(q, k, v, valid, segments, kernel, return_lse, scale)
     settings = bias, _scale(q, scale), dropout, kernel, return_lse
     options = Options(valid, segments, *settings, aligned=aligned and segments is None)
     heads, distinct = _by_head(pattern, q.shape[1])
@@ -284,6 +285,7 @@ def _check(
     segments: Tensor | None,
     kernel: str,
     return_lse: bool,
+    scale: float | None,
 ) -> None:
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if any(x.dim() != 4 for x in (q, k, v)):
@@ -307,5 +309,7 @@ def _check(
         raise WeftError(f"valid is boolean, True where a key is real; got {valid.dtype}")
     if kernel == "sdpa" and return_lse and q.is_cuda:
         raise Unsupported("torch's sdpa keeps its log-sum-exp to itself on a GPU; use 'flex'")
+    if scale is not None and scale <= 0:
+        raise WeftError(f"scale divides scores by a temperature, so it is above 0; got {scale}")
     if kernel not in KERNELS:
         raise WeftError(f"kernel is one of {', '.join(KERNELS)}; got {kernel!r}")

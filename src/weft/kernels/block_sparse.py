@@ -12,13 +12,14 @@ out, and its shares add up in float32.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from weft.kernels.block_sparse_lists import Lists, Step, lists_of, steps_of
+from weft.kernels.dropout import Dropout
 from weft.kernels.joint import empty_like_heads
 from weft.kernels.labels import Labels, make_labels
 from weft.patterns.lower import Lowered, Part
@@ -103,25 +104,6 @@ def attend_several(
     labels, drop = make_labels(valid, None, q.shape[2]), Dropout.of(dropout, q.device)
     steps = (Step(1, lists, None, pick),)
     return _BlockSparse.apply(q, k, v, None, steps, scale, labels, None, drop)[0]
-
-
-class Dropout(NamedTuple):
-    """Weights are dropped with this rate, by numbers from a seed that is drawn on the device."""
-
-    rate: float
-    seeds: Tensor  # (parts,) int64
-
-    @classmethod
-    def of(cls, rate: float, device: torch.device, parts: int = 16) -> Dropout | None:
-        """A new draw from torch's generator; None: no dropout."""
-        if not rate:
-            return None
-        # On the device, so that a recorded update draws anew whenever it is replayed.
-        return cls(rate, torch.randint(0, 2**31 - 1, (parts,), device=device))
-
-    def given(self, part: int) -> tuple[Tensor, int, float]:
-        """For the kernels: the seed of a part, where 32-bit hashes are cut, what the kept gain."""
-        return self.seeds[part:], int(self.rate * 2**32), 1 / (1 - self.rate)
 
 
 class _BlockSparse(torch.autograd.Function):
@@ -309,7 +291,9 @@ def launcher(
             grid, heads = (b * fold * h, plan.rows), h
         sizes = (heads, h // g, fold, n, m)
         scales = (scale * LOG2E,) if name == "forward" else (scale * LOG2E, scale)
-        drops = (plan.cols, 0, 1.0) if drop is None else drop.given(part)
+        drops = (plan.cols, plan.cols, 0, 1.0)
+        if drop is not None:
+            drops = (*drop.numbers(part, b * h * fold, n, m), *drop.given(part)[1:])
         given = (*tensors, *strides, *lists, *marks, *sizes, *scales, *drops)
         kernel[grid](*given, **settings, **more)
 

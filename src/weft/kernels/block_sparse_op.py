@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.kernels.block_sparse import Dropout, can_run, run_steps, run_steps_back
+from weft.kernels.block_sparse import can_run, run_steps, run_steps_back
 from weft.kernels.block_sparse_lists import Step, steps_of
+from weft.kernels.dropout import Dropout
 from weft.kernels.labels import Labels
 from weft.kernels.numbered import pattern_of
 from weft.kernels.plan import Request, plan

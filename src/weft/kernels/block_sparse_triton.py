@@ -2,16 +2,16 @@
 
 One program takes one block of queries (or a share of one block of keys) and walks its list of
 visible blocks, first the partial ones, masked by their tiles, then the full ones. Softmax is
-accumulated online in base 2. `INIT` continues from an earlier result over other keys: its values
-and log-sum-exp are the starting point, which merges the two exactly and for free.
+accumulated online in base 2, its maximum that of scores before they are scaled: `scale` is above 0.
+`INIT` continues from an earlier result over other keys: its values and log-sum-exp are the starting
+point, which merges the two exactly and for free.
 
 `PICKED`: each row of the batch has a layout of its own, by its number among several.
 
 `fold` residue classes of positions are sequences of their own: a step along one is `fold` tokens,
 so the strides given for n and m are those of such a step, and n and m count one sequence.
 
-Dropout draws its numbers from a seed on the device and from where a weight stands, so nothing is
-kept for the way back.
+Dropout reads what rows and columns drew from tables (`dropout.py`).
 
 Papers: Dao 2023, FlashAttention-2, https://arxiv.org/abs/2307.08691
 Strides are those of (b, h, n, d) tensors in any memory order; the last axis is contiguous.
@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+from weft.kernels.dropout_triton import draws, kept_weights
 
 
 @triton.jit
@@ -40,43 +42,6 @@ def _seen(
 
 
 @triton.jit
-def _mixed(x):
-    """A hash of 32 bits: lowbias32, by Chris Wellons."""
-    x = (x ^ (x >> 16)) * 0x7FEB352D
-    x = (x ^ (x >> 15)) * 0x846CA68B
-    return x ^ (x >> 16)
-
-
-@triton.jit
-def dropout_seeds(seeds, unit):
-    """Two numbers of one line, for its rows and for its columns."""
-    seed = _mixed((tl.load(seeds) + unit * 668265261).to(tl.uint32, bitcast=False))
-    return seed, _mixed(seed + 0x9E3779B9)
-
-
-@triton.jit
-def row_numbers(rows, seed):
-    """What rows draw, odd."""
-    return _mixed(rows.to(tl.uint32, bitcast=False) ^ seed) | 1
-
-
-@triton.jit
-def column_numbers(cols, seed):
-    """What columns draw."""
-    return _mixed(cols.to(tl.uint32, bitcast=False) ^ seed)
-
-
-@triton.jit
-def kept_weights(row, col, threshold):
-    """Which weights dropout leaves, from what rows and columns drew; the same in all kernels.
-
-    The product against a threshold: one operation for each weight, where a generator of the Philox
-    family takes twenty.
-    """
-    return row * col >= threshold.to(tl.uint32, bitcast=False)
-
-
-@triton.jit
 def _row(start, middle, row_order, pick, PICKED: tl.constexpr):
     """The block of queries of this program, and its list; `PICKED`: in the layout of its row."""
     rows, layout = tl.num_programs(1), 0
@@ -90,7 +55,7 @@ def _row(start, middle, row_order, pick, PICKED: tl.constexpr):
 @triton.jit
 def _walk_keys(
     acc, top, total, q, k_base, v_base, k_stride, v_stride, first, last, cols, tile_of, tiles,
-    query_labels, key_labels, rows, n, m, fold, scale, seeds, unit, threshold, grow,
+    query_labels, key_labels, rows, n, m, fold, scale, row_draws, col_draws, threshold, grow,
     BLOCK: tl.constexpr, STEP: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
     MASKED: tl.constexpr, LABELLED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
@@ -98,8 +63,7 @@ def _walk_keys(
     i = tl.arange(0, BLOCK)
     d = tl.arange(0, WIDTH)
     if DROPS:
-        row_seed, col_seed = dropout_seeds(seeds, unit)
-        drawn = row_numbers(rows, row_seed)[:, None]
+        drawn = draws(row_draws, rows, n)[:, None]
     for it in range(first * (BLOCK // STEP), last * (BLOCK // STEP)):
         entry = it // (BLOCK // STEP)
         j = it % (BLOCK // STEP) * STEP + tl.arange(0, STEP)
@@ -111,7 +75,7 @@ def _walk_keys(
         else:
             k = tl.load(k_base + wide * k_stride + d[None, :], mask=at[:, None] < m, other=0)
             v = tl.load(v_base + wide * v_stride + d[None, :], mask=at[:, None] < m, other=0)
-        scores = tl.dot(q, tl.trans(k)) * scale
+        scores = tl.dot(q, tl.trans(k))
         if MASKED or LABELLED:
             seen = _seen(
                 tiles, tl.load(tile_of + entry), i, j, query_labels, key_labels, rows, at, n, m,
@@ -119,14 +83,14 @@ def _walk_keys(
             )  # fmt: skip
             scores = tl.where(seen, scores, float("-inf"))
         new_top = tl.maximum(top, tl.max(scores, 1))
-        base = tl.where(new_top == float("-inf"), 0.0, new_top)
-        weights = tl.exp2(scores - base[:, None])
-        shrink = tl.exp2(top - base)
+        base = tl.where(new_top == float("-inf"), 0.0, new_top * scale)
+        weights = tl.exp2(scores * scale - base[:, None])
+        shrink = tl.exp2(top * scale - base)
         total = total * shrink + tl.sum(weights, 1)
         acc = acc * shrink[:, None]
         if DROPS:
-            kept = kept_weights(drawn, column_numbers(at, col_seed)[None, :], threshold)
-            weights = tl.where(kept, weights * grow, 0.0)
+            kept = kept_weights(drawn, draws(col_draws, at, m)[None, :], threshold)
+            weights = tl.where(kept, weights, 0.0)
         acc = tl.dot(weights.to(v.dtype), v, acc)
         top = new_top
     return acc, top, total
@@ -137,7 +101,7 @@ def forward_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, o_b, o_h, o_n, s_b, s_h, s_n,
     start, middle, cols, tile_of, tiles, row_order, pick, query_labels, key_labels,
-    heads, group, fold, n, m, scale, seeds, threshold, grow,
+    heads, group, fold, n, m, scale, row_draws, col_draws, threshold, grow,
     BLOCK: tl.constexpr, STEP: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
     LABELLED: tl.constexpr, DROPS: tl.constexpr, PICKED: tl.constexpr, INIT: tl.constexpr,
 ):  # fmt: skip
@@ -147,6 +111,8 @@ def forward_kernel(
     h = (line % heads).to(tl.int64)
     u, first, middle_at, last = _row(start, middle, row_order, pick + b, PICKED)
     unit = (b * heads + h) * fold + r
+    row_draws += unit * n
+    col_draws += unit * m
     rows = u * BLOCK + tl.arange(0, BLOCK)
     d = tl.arange(0, WIDTH)
     real = rows < n
@@ -158,9 +124,9 @@ def forward_kernel(
     v_base = v_ptr + b * v_b + (h // group) * v_h + r * (v_n // fold)
     q = tl.load(q_at, mask=real[:, None], other=0)
     if INIT:
-        top = tl.load(s_at, mask=real, other=float("-inf")) * 1.4426950408889634
+        top = tl.load(s_at, mask=real, other=float("-inf")) * (1.4426950408889634 / scale)
         total = tl.where(top == float("-inf"), 0.0, 1.0)
-        acc = tl.load(o_at, mask=real[:, None], other=0).to(tl.float32)
+        acc = tl.load(o_at, mask=real[:, None], other=0).to(tl.float32) / grow
     else:
         top = tl.full([BLOCK], float("-inf"), tl.float32)
         total = tl.zeros([BLOCK], tl.float32)
@@ -168,25 +134,26 @@ def forward_kernel(
     labels_q, labels_k = query_labels + b * n * fold + r, key_labels + b * m * fold + r
     acc, top, total = _walk_keys(
         acc, top, total, q, k_base, v_base, k_n, v_n, first, middle_at, cols, tile_of, tiles,
-        labels_q, labels_k, rows, n, m, fold, scale, seeds, unit, threshold, grow,
+        labels_q, labels_k, rows, n, m, fold, scale, row_draws, col_draws, threshold, grow,
         BLOCK, STEP, WIDTH, EVEN, True, LABELLED, DROPS,
     )  # fmt: skip
     acc, top, total = _walk_keys(
         acc, top, total, q, k_base, v_base, k_n, v_n, middle_at, last, cols, tile_of, tiles,
-        labels_q, labels_k, rows, n, m, fold, scale, seeds, unit, threshold, grow,
+        labels_q, labels_k, rows, n, m, fold, scale, row_draws, col_draws, threshold, grow,
         BLOCK, STEP, WIDTH, EVEN, False, LABELLED, DROPS,
     )  # fmt: skip
     alive = total > 0
     safe = tl.where(alive, total, 1.0)
-    lse = tl.where(alive, (top + tl.log2(safe)) * 0.6931471805599453, float("-inf"))
-    tl.store(o_at, (acc / safe[:, None]).to(out_ptr.dtype.element_ty), mask=real[:, None])
+    lse = tl.where(alive, (top * scale + tl.log2(safe)) * 0.6931471805599453, float("-inf"))
+    acc = acc * (grow / safe)[:, None]
+    tl.store(o_at, acc.to(out_ptr.dtype.element_ty), mask=real[:, None])
     tl.store(s_at, lse, mask=real)
 
 
 @triton.jit
 def _walk_keys_back(
     dq, q, dout, base, delta, k_base, v_base, k_stride, v_stride, first, last, cols, tile_of,
-    tiles, query_labels, key_labels, rows, n, m, fold, scale, seeds, unit, threshold, grow,
+    tiles, query_labels, key_labels, rows, n, m, fold, scale, row_draws, col_draws, threshold, grow,
     BLOCK: tl.constexpr, STEP: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
     MASKED: tl.constexpr, LABELLED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
@@ -194,8 +161,7 @@ def _walk_keys_back(
     i = tl.arange(0, BLOCK)
     d = tl.arange(0, WIDTH)
     if DROPS:
-        row_seed, col_seed = dropout_seeds(seeds, unit)
-        drawn = row_numbers(rows, row_seed)[:, None]
+        drawn = draws(row_draws, rows, n)[:, None]
     for it in range(first * (BLOCK // STEP), last * (BLOCK // STEP)):
         entry = it // (BLOCK // STEP)
         j = it % (BLOCK // STEP) * STEP + tl.arange(0, STEP)
@@ -216,8 +182,8 @@ def _walk_keys_back(
             p = tl.where(seen, p, 0.0)
         dp = tl.dot(dout, tl.trans(v))
         if DROPS:
-            kept = kept_weights(drawn, column_numbers(at, col_seed)[None, :], threshold)
-            dp = tl.where(kept, dp * grow, 0.0)
+            kept = kept_weights(drawn, draws(col_draws, at, m)[None, :], threshold)
+            dp = tl.where(kept, dp, 0.0) * grow
         ds = p * (dp - delta[:, None])
         dq = tl.dot(ds.to(k.dtype), k, dq)
     return dq
@@ -229,7 +195,7 @@ def query_gradient_kernel(
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, o_b, o_h, o_n, g_b, g_h, g_n,
     s_b, s_h, s_n, x_b, x_h, x_n,
     start, middle, cols, tile_of, tiles, row_order, pick, query_labels, key_labels,
-    heads, group, fold, n, m, scale, natural_scale, seeds, threshold, grow,
+    heads, group, fold, n, m, scale, natural_scale, row_draws, col_draws, threshold, grow,
     BLOCK: tl.constexpr, STEP: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
     LABELLED: tl.constexpr, DROPS: tl.constexpr, PICKED: tl.constexpr, FIRST: tl.constexpr,
     HAS_DLSE: tl.constexpr,
@@ -240,6 +206,8 @@ def query_gradient_kernel(
     h = (line % heads).to(tl.int64)
     u, first, middle_at, last = _row(start, middle, row_order, pick + b, PICKED)
     unit = (b * heads + h) * fold + r
+    row_draws += unit * n
+    col_draws += unit * m
     rows = u * BLOCK + tl.arange(0, BLOCK)
     d = tl.arange(0, WIDTH)
     real = rows < n
@@ -266,12 +234,12 @@ def query_gradient_kernel(
     dq = tl.zeros([BLOCK, WIDTH], tl.float32)
     dq = _walk_keys_back(
         dq, q, dout, base, delta, k_base, v_base, k_n, v_n, first, middle_at, cols, tile_of, tiles,
-        labels_q, labels_k, rows, n, m, fold, scale, seeds, unit, threshold, grow,
+        labels_q, labels_k, rows, n, m, fold, scale, row_draws, col_draws, threshold, grow,
         BLOCK, STEP, WIDTH, EVEN, True, LABELLED, DROPS,
     )  # fmt: skip
     dq = _walk_keys_back(
         dq, q, dout, base, delta, k_base, v_base, k_n, v_n, middle_at, last, cols, tile_of, tiles,
-        labels_q, labels_k, rows, n, m, fold, scale, seeds, unit, threshold, grow,
+        labels_q, labels_k, rows, n, m, fold, scale, row_draws, col_draws, threshold, grow,
         BLOCK, STEP, WIDTH, EVEN, False, LABELLED, DROPS,
     )  # fmt: skip
     dq = dq * natural_scale
@@ -285,7 +253,7 @@ def query_gradient_kernel(
 def _walk_queries_back(
     dk, dv, k, v, q_base, dout_base, lse_base, delta_base, q_stride, g_stride, s_stride,
     first, last, rows_of, tile_of, tiles, query_labels, key_labels, cols, n, m, fold, scale,
-    seeds, unit, threshold, grow,
+    row_draws, col_draws, threshold, grow,
     BLOCK: tl.constexpr, STEP: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
     MASKED: tl.constexpr, LABELLED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
@@ -293,8 +261,7 @@ def _walk_queries_back(
     j = tl.arange(0, BLOCK)
     d = tl.arange(0, WIDTH)
     if DROPS:
-        row_seed, col_seed = dropout_seeds(seeds, unit)
-        drawn = column_numbers(cols, col_seed)[:, None]
+        drawn = draws(col_draws, cols, m)[:, None]
     for it in range(first * (BLOCK // STEP), last * (BLOCK // STEP)):
         entry = it // (BLOCK // STEP)
         i = it % (BLOCK // STEP) * STEP + tl.arange(0, STEP)
@@ -323,9 +290,9 @@ def _walk_queries_back(
         dp = tl.dot(v, tl.trans(dout))
         weights = p
         if DROPS:
-            kept = kept_weights(row_numbers(at, row_seed)[None, :], drawn, threshold)
-            weights = tl.where(kept, p * grow, 0.0)
-            dp = tl.where(kept, dp * grow, 0.0)
+            kept = kept_weights(draws(row_draws, at, n)[None, :], drawn, threshold)
+            weights = tl.where(kept, p, 0.0)
+            dp = tl.where(kept, dp, 0.0) * grow
         dv = tl.dot(weights.to(dout.dtype), dout, dv)
         ds = p * (dp - delta[None, :])
         dk = tl.dot(ds.to(q.dtype), q, dk)
@@ -339,7 +306,7 @@ def key_gradient_kernel(
     x_b, x_h, x_n, y_b, y_h, y_n, shared_line,
     seg_col, seg_first, seg_middle, seg_last, seg_shared, rows_of, tile_of, tiles, pick,
     query_labels, key_labels, key_heads, group, fold, n, m, scale, natural_scale,
-    seeds, threshold, grow,
+    row_draws, col_draws, threshold, grow,
     BLOCK: tl.constexpr, STEP: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
     LABELLED: tl.constexpr, DROPS: tl.constexpr, PICKED: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
@@ -369,20 +336,21 @@ def key_gradient_kernel(
     for a in range(group):
         x = h * group + a
         unit = (b * key_heads * group + x) * fold + r
+        asked, read = row_draws + unit * n, col_draws + unit * m
         q_base = q_ptr + b * q_b + x * q_h + r * (q_n // fold)
         dout_base = dout_ptr + b * g_b + x * g_h + r * (g_n // fold)
         s_base = b * s_b + x * s_h + r * (s_n // fold)
         dk, dv = _walk_queries_back(
             dk, dv, k, v, q_base, dout_base, lse_ptr + s_base, delta_ptr + s_base, q_n, g_n, s_n,
             first, middle_at, rows_of, tile_of, tiles, labels_q, labels_k, cols, n, m, fold, scale,
-            seeds, unit, threshold, grow, BLOCK, STEP, WIDTH, EVEN, True, LABELLED, DROPS,
+            asked, read, threshold, grow, BLOCK, STEP, WIDTH, EVEN, True, LABELLED, DROPS,
         )  # fmt: skip
         dk, dv = _walk_queries_back(
             dk, dv, k, v, q_base, dout_base, lse_ptr + s_base, delta_ptr + s_base, q_n, g_n, s_n,
             middle_at, last, rows_of, tile_of, tiles, labels_q, labels_k, cols, n, m, fold, scale,
-            seeds, unit, threshold, grow, BLOCK, STEP, WIDTH, EVEN, False, LABELLED, DROPS,
+            asked, read, threshold, grow, BLOCK, STEP, WIDTH, EVEN, False, LABELLED, DROPS,
         )  # fmt: skip
-    dk = dk * natural_scale
+    dk, dv = dk * natural_scale, dv * grow
     shared = tl.load(seg_shared + seg)
     if shared >= 0:
         place = shared_ptr + line * shared_line + shared.to(tl.int64) * 2 * BLOCK * WIDTH

@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from weft.kernels.block_sparse import LOG2E, WIDTHS, Dropout
+from weft.kernels.block_sparse import LOG2E, WIDTHS
+from weft.kernels.dropout import Dropout
 from weft.kernels.joint import empty_like_heads
 
 # (own places, places per step, warps, stages) of the two kernels that attend; wide: heads of 128.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from weft.kernels.block_sparse import Dropout
+from weft.kernels.dropout import Dropout
 from weft.kernels.indexed import Launch, Runs, sort_lines
 from weft.kernels.joint import empty_like_heads
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.kernels.block_sparse_triton import column_numbers, dropout_seeds, row_numbers
+from weft.kernels.dropout_triton import column_numbers, dropout_seeds, row_numbers
 
 FAR = tl.constexpr(1 << 30)  # beyond the end of every run
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from weft.kernels.block_sparse import LOG2E, WIDTHS, Dropout
+from weft.kernels.block_sparse import LOG2E, WIDTHS
+from weft.kernels.dropout import Dropout
 from weft.kernels.joint import empty_like_heads
 from weft.kernels.selected_lists import lists_of
 

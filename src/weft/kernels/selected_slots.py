@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from weft.kernels.block_sparse import Dropout, launcher, run_steps
+from weft.kernels.block_sparse import launcher, run_steps
 from weft.kernels.block_sparse_lists import Step, lists_of
 from weft.kernels.dense import expand_heads
+from weft.kernels.dropout import Dropout
 from weft.kernels.kept import kept
 from weft.patterns import Causal, Order
 from weft.patterns.lower import Part

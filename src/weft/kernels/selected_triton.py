@@ -20,7 +20,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.kernels.block_sparse_triton import (
+from weft.kernels.dropout_triton import (
     column_numbers,
     dropout_seeds,
     kept_weights,

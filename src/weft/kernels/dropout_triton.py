@@ -1,0 +1,64 @@
+"""Triton functions of dropout: numbers of rows and columns, and which weights they keep.
+
+Everything is modulo 2³². A line's two seeds are hashed once more with the place of a row or column.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _mixed(x):
+    """A hash of 32 bits: lowbias32, by Chris Wellons."""
+    x = (x ^ (x >> 16)) * 0x7FEB352D
+    x = (x ^ (x >> 15)) * 0x846CA68B
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def dropout_seeds(seeds, unit):
+    """Two numbers of one line, for its rows and for its columns."""
+    seed = _mixed((tl.load(seeds) + unit * 668265261).to(tl.uint32, bitcast=False))
+    return seed, _mixed(seed + 0x9E3779B9)
+
+
+@triton.jit
+def row_numbers(rows, seed):
+    """What rows draw, odd."""
+    return _mixed(rows.to(tl.uint32, bitcast=False) ^ seed) | 1
+
+
+@triton.jit
+def column_numbers(cols, seed):
+    """What columns draw."""
+    return _mixed(cols.to(tl.uint32, bitcast=False) ^ seed)
+
+
+@triton.jit
+def kept_weights(row, col, threshold):
+    """Which weights dropout leaves, from what rows and columns drew; the same in all kernels.
+
+    The product against a threshold: one operation for each weight, where a generator of the Philox
+    family takes twenty.
+    """
+    return row * col >= threshold.to(tl.uint32, bitcast=False)
+
+
+@triton.jit
+def draws(ptr, at, count):
+    """Numbers of rows or columns `at` from a table; 0 beyond its end."""
+    return tl.load(ptr + at, mask=at < count, other=0).to(tl.uint32, bitcast=True)
+
+
+@triton.jit
+def draw_kernel(seeds, row_ptr, col_ptr, n, m, BLOCK: tl.constexpr):
+    """Tables of what the rows (lines, n) and columns (lines, m) draw."""
+    line = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    row_seed, col_seed = dropout_seeds(seeds, line)
+    rows = row_numbers(at, row_seed).to(tl.int32, bitcast=True)
+    cols = column_numbers(at, col_seed).to(tl.int32, bitcast=True)
+    tl.store(row_ptr + line * n + at, rows, mask=at < n)
+    tl.store(col_ptr + line * m + at, cols, mask=at < m)
