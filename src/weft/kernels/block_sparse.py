@@ -182,18 +182,18 @@ def run_steps_back(
 
     dout = _last_axis_contiguous(dout)
     dq, dk, dv = empty_like_heads((q, k, v)) if joint else map(_like, (q, k, v))
-    delta = torch.empty_like(lse)
+    base, delta = torch.empty_like(lse), torch.empty_like(lse)
     dlse = None if dlse is None else dlse.to(lse.dtype).contiguous()
     for at, step in enumerate(steps):
         pk, pv, pl = _keys(step, k, v, labels, q.shape[2])
         launcher(query_gradient_kernel, "dq", step, q, pk, scale, pl, drop, at)(
-            (q, pk, pv, out, dout, lse, lse if dlse is None else dlse, delta, dq),
+            (q, pk, pv, out, dout, lse, lse if dlse is None else dlse, base, delta, dq),
             (q, pk, pv, out, dout, lse, dq),
             FIRST=at == 0,
             HAS_DLSE=dlse is not None,
         )
         launch = launcher(key_gradient_kernel, "dkdv", step, q, pk, scale, pl, drop, at)
-        _key_gradients(launch, step, (q, pk, pv, dout, lse, delta), dk, dv, at == 0)
+        _key_gradients(launch, step, (q, pk, pv, dout, base, delta), dk, dv, at == 0)
     return dq, dk, dv
 
 

@@ -191,7 +191,7 @@ def _walk_keys_back(
 
 @triton.jit
 def query_gradient_kernel(
-    q_ptr, k_ptr, v_ptr, out_ptr, dout_ptr, lse_ptr, dlse_ptr, delta_ptr, dq_ptr,
+    q_ptr, k_ptr, v_ptr, out_ptr, dout_ptr, lse_ptr, dlse_ptr, base_ptr, delta_ptr, dq_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, o_b, o_h, o_n, g_b, g_h, g_n,
     s_b, s_h, s_n, x_b, x_h, x_n,
     start, middle, cols, tile_of, tiles, row_order, pick, query_labels, key_labels,
@@ -200,7 +200,10 @@ def query_gradient_kernel(
     LABELLED: tl.constexpr, DROPS: tl.constexpr, PICKED: tl.constexpr, FIRST: tl.constexpr,
     HAS_DLSE: tl.constexpr,
 ):  # fmt: skip
-    """dq of one block of queries; the first part also writes delta = dout·out − dlse."""
+    """dq of one block of queries; the first part also writes what all gradients need of each row.
+
+    base = lse in base 2,   delta = dout·out − dlse
+    """
     line = tl.program_id(0)
     b, r = (line // (heads * fold)).to(tl.int64), (line // heads % fold).to(tl.int64)
     h = (line % heads).to(tl.int64)
@@ -224,10 +227,11 @@ def query_gradient_kernel(
         if HAS_DLSE:
             delta -= tl.load(dlse_ptr + s_at, mask=real, other=0)
         tl.store(delta_ptr + s_at, delta, mask=real)
+        base = tl.load(lse_ptr + s_at, mask=real, other=0) * 1.4426950408889634
+        tl.store(base_ptr + s_at, base, mask=real)
     else:
         delta = tl.load(delta_ptr + s_at, mask=real, other=0)
-    base = tl.load(lse_ptr + s_at, mask=real, other=0) * 1.4426950408889634
-    base = tl.where(base == float("-inf"), 0.0, base)
+        base = tl.load(base_ptr + s_at, mask=real, other=0)
     k_base = k_ptr + b * k_b + (h // group) * k_h + r * (k_n // fold)
     v_base = v_ptr + b * v_b + (h // group) * v_h + r * (v_n // fold)
     labels_q, labels_k = query_labels + b * n * fold + r, key_labels + b * m * fold + r
@@ -251,7 +255,7 @@ def query_gradient_kernel(
 
 @triton.jit
 def _walk_queries_back(
-    dk, dv, k, v, q_base, dout_base, lse_base, delta_base, q_stride, g_stride, s_stride,
+    dk, dv, k, v, q_base, dout_base, its_base, delta_base, q_stride, g_stride, s_stride,
     first, last, rows_of, tile_of, tiles, query_labels, key_labels, cols, n, m, fold, scale,
     row_draws, col_draws, threshold, grow,
     BLOCK: tl.constexpr, STEP: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
@@ -270,15 +274,13 @@ def _walk_queries_back(
         if EVEN:
             q = tl.load(q_base + wide * q_stride + d[None, :])
             dout = tl.load(dout_base + wide * g_stride + d[None, :])
-            base = tl.load(lse_base + at.to(tl.int64) * s_stride) * 1.4426950408889634
+            base = tl.load(its_base + at.to(tl.int64) * s_stride)
             delta = tl.load(delta_base + at.to(tl.int64) * s_stride)
         else:
             q = tl.load(q_base + wide * q_stride + d[None, :], mask=at[:, None] < n, other=0)
             dout = tl.load(dout_base + wide * g_stride + d[None, :], mask=at[:, None] < n, other=0)
-            base = tl.load(lse_base + at.to(tl.int64) * s_stride, mask=at < n, other=0)
-            base = base * 1.4426950408889634
+            base = tl.load(its_base + at.to(tl.int64) * s_stride, mask=at < n, other=0)
             delta = tl.load(delta_base + at.to(tl.int64) * s_stride, mask=at < n, other=0)
-        base = tl.where(base == float("-inf"), 0.0, base)
         # Keys × queries: the products below read p and ds as they come, without a transpose.
         p = tl.exp2(tl.dot(k, tl.trans(q)) * scale - base[None, :])
         if MASKED or LABELLED:
@@ -301,7 +303,7 @@ def _walk_queries_back(
 
 @triton.jit
 def key_gradient_kernel(
-    q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, shared_ptr,
+    q_ptr, k_ptr, v_ptr, dout_ptr, base_ptr, delta_ptr, dk_ptr, dv_ptr, shared_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, g_b, g_h, g_n, s_b, s_h, s_n,
     x_b, x_h, x_n, y_b, y_h, y_n, shared_line,
     seg_col, seg_first, seg_middle, seg_last, seg_shared, rows_of, tile_of, tiles, pick,
@@ -341,12 +343,12 @@ def key_gradient_kernel(
         dout_base = dout_ptr + b * g_b + x * g_h + r * (g_n // fold)
         s_base = b * s_b + x * s_h + r * (s_n // fold)
         dk, dv = _walk_queries_back(
-            dk, dv, k, v, q_base, dout_base, lse_ptr + s_base, delta_ptr + s_base, q_n, g_n, s_n,
+            dk, dv, k, v, q_base, dout_base, base_ptr + s_base, delta_ptr + s_base, q_n, g_n, s_n,
             first, middle_at, rows_of, tile_of, tiles, labels_q, labels_k, cols, n, m, fold, scale,
             asked, read, threshold, grow, BLOCK, STEP, WIDTH, EVEN, True, LABELLED, DROPS,
         )  # fmt: skip
         dk, dv = _walk_queries_back(
-            dk, dv, k, v, q_base, dout_base, lse_ptr + s_base, delta_ptr + s_base, q_n, g_n, s_n,
+            dk, dv, k, v, q_base, dout_base, base_ptr + s_base, delta_ptr + s_base, q_n, g_n, s_n,
             middle_at, last, rows_of, tile_of, tiles, labels_q, labels_k, cols, n, m, fold, scale,
             asked, read, threshold, grow, BLOCK, STEP, WIDTH, EVEN, False, LABELLED, DROPS,
         )  # fmt: skip

@@ -71,17 +71,17 @@ class _Slots(torch.autograd.Function):
 
         q, k, v, out, lse = ctx.saved_tensors
         dout = dout if dout.stride(-1) == 1 else dout.contiguous()
-        dq, delta = torch.empty_like(out), torch.empty_like(lse)
+        dq, base, delta = torch.empty_like(out), torch.empty_like(lse), torch.empty_like(lse)
         given = (q.shape[-1] ** -0.5, None, ctx.drop, 0)
         launcher(query_gradient_kernel, "dq", ctx.step, q, k, *given)(
-            (q, k, v, out, dout, lse, lse, delta, dq),
+            (q, k, v, out, dout, lse, lse, base, delta, dq),
             (q, k, v, out, dout, lse, dq),
             FIRST=True,
             HAS_DLSE=False,
         )
         keys, values = (expand_heads(x, q.shape[1]) for x in (k, v))
         sums = _sums(ctx.step, q)
-        tensors = (q, keys, values, dout, lse, delta, keys, values)  # the last two stay as they are
+        tensors = (q, keys, values, dout, base, delta, keys, values)  # the last two stay as they are
         launcher(key_gradient_kernel, "dkdv", ctx.step, q, keys, *given)(
             (*tensors, sums), (*tensors[:5], *tensors[6:]), ADD=False, shared=sums
         )
