@@ -26,6 +26,7 @@ CASES = [
     ("buckets", 128, 1),
     ("order", 8, 4),
     ("buckets", 48, 2),
+    ("clusters", 24, 1),
 ]
 
 
@@ -150,7 +151,7 @@ def test_dropout_keeps_its_mean():
 
 if __name__ == "__main__":
     calls = [(test_attention_equals_the_plain_form, case) for case in CASES[:3]]
-    calls += [(test_hashes_are_those_of_fp64, (b,)) for b in ([64], [16, 32])]
+    calls += [(test_hashes_are_those_of_fp64, (b, d)) for b in ([64], [16, 32]) for d in (64, 8)]
     layers = [Reformer(), Routing(clusters=24, window=64)]
     calls += [(test_layers_train_and_decode, (c, way)) for c in layers for way in (True, False)]
     calls += [(test_dropout_keeps_its_mean, ())]

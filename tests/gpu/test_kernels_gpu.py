@@ -10,7 +10,7 @@ import torch
 from gpu_checks import attempt, compare
 
 from weft.kernels.attend import attend
-from weft.kernels.block_sparse import Dropout
+from weft.kernels.dropout import Dropout
 from weft.kernels.numbered import number
 from weft.patterns import Blocked, Causal, Full, Sliding, Window2d
 from weft.patterns.derive import mask

@@ -13,8 +13,8 @@ COUNT, EPS, RATE = 3, 1e-3, 0.3
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
-    for name in ("FORWARD", "FORWARD_WIDE", "BACKWARD", "BACKWARD_WIDE"):
-        monkeypatch.setattr(indexed, name, (16, 16, 4, 1))
+    for name in ("FORWARD", "BACKWARD"):
+        monkeypatch.setattr(indexed, name, dict.fromkeys(indexed.WIDTHS, (16, 16, 4, 1)))
     monkeypatch.setattr(indexed, "ROWS", 16)
 
 

@@ -35,8 +35,8 @@ def takes(*heads):
 def _always(monkeypatch):
     for module in (weft.mixers.reformer, weft.mixers.routing):
         monkeypatch.setattr(module, "can_fuse", takes)
-    for name in ("FORWARD", "FORWARD_WIDE", "BACKWARD", "BACKWARD_WIDE"):
-        monkeypatch.setattr(indexed, name, (16, 16, 4, 1))
+    for name in ("FORWARD", "BACKWARD"):
+        monkeypatch.setattr(indexed, name, dict.fromkeys(indexed.WIDTHS, (16, 16, 4, 1)))
     monkeypatch.setattr(indexed, "ROWS", 16)
     monkeypatch.setattr(indexed_hash, "CENTROIDS", 16)
 

@@ -29,9 +29,9 @@ from weft.kernels.block_sparse import LOG2E, WIDTHS
 from weft.kernels.dropout import Dropout
 from weft.kernels.joint import empty_like_heads
 
-# (own places, places per step, warps, stages) of the two kernels that attend; wide: heads of 128.
-FORWARD, FORWARD_WIDE = (64, 64, 4, 2), (64, 32, 4, 2)
-BACKWARD, BACKWARD_WIDE = (64, 32, 4, 2), (64, 32, 8, 2)
+# (own places, places per step, warps, stages) of the two kernels that attend, by width of heads.
+FORWARD = {16: (64, 64, 4, 2), 32: (64, 64, 4, 2), 64: (64, 64, 4, 2), 128: (64, 32, 4, 2)}
+BACKWARD = {16: (64, 32, 4, 2), 32: (64, 32, 4, 2), 64: (64, 32, 4, 2), 128: (64, 32, 8, 2)}
 LONGEST_STEP = 128
 ROWS = 32  # rows of one program of the kernels that go through memory once
 PLACES = 1024  # places of one program of the kernel that finds the runs
@@ -243,8 +243,8 @@ class Launch:
         lo = runs.token if runs.lo is None else runs.lo
         columns = self.columns(norm)
         tensors = (self.x, self.v, *columns, runs.token, lo, runs.length, part, lse)
-        tuned = FORWARD_WIDE if self.width == 128 else FORWARD
-        self.blocks(forward_kernel, tensors, (self.x, self.v), (self.scale * LOG2E,), tuned)
+        scales, tuned = (self.scale * LOG2E,), FORWARD[self.width]
+        self.blocks(forward_kernel, tensors, (self.x, self.v), scales, tuned)
         return part, lse
 
     def backward(
@@ -257,9 +257,8 @@ class Launch:
         lo, hi = (runs.token if y is None else y for y in (runs.lo, runs.hi))
         given, columns = (self.x, self.v, dout), self.columns(norm, (lse, delta))
         tensors = (*given, *columns, norm, lse, delta, runs.token, lo, hi, runs.length, dx, dv)
-        tuned = BACKWARD_WIDE if self.width == 128 else BACKWARD
         scales = (self.scale * LOG2E, self.scale)
-        self.blocks(backward_kernel, tensors, given, scales, tuned)
+        self.blocks(backward_kernel, tensors, given, scales, BACKWARD[self.width])
         return dx, dv
 
     def columns(self, norm: Tensor, rows: tuple[Tensor, ...] = ()) -> tuple[Tensor, Tensor]:

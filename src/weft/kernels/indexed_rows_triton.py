@@ -82,7 +82,8 @@ def columns_kernel(
     length = tl.load(length_ptr + head // heads).to(tl.int32)
     place = at
     if RING:
-        place = at % ring_of(length, places, chunk, 0, BY_PLACE)[0]
+        ring, _ = ring_of(length, places, chunk, 0, BY_PLACE)
+        place = at % ring
     token = tl.load(token_ptr + line * places + place, mask=here & (place < places), other=n)
     real = here & (token < length)
     mark_ptr += line * extent + at

@@ -139,7 +139,8 @@ def forward_kernel(
     total = tl.zeros([M], tl.float32)
     acc = tl.zeros([M, WIDTH], tl.float32)
     if DROPS:
-        asks = row_numbers(p, dropout_seeds(seeds, line)[0])[:, None]
+        row_seed, col_seed = dropout_seeds(seeds, line)
+        asks = row_numbers(p, row_seed)[:, None]
     for start in range(begin, end, STEP):
         at, less = _column(start, ring, STEP, RING)
         token = tl.load(mark_ptr + at)
@@ -212,7 +213,8 @@ def backward_kernel(
     )
     dx = tl.zeros([M, WIDTH], tl.float32)
     if DROPS:
-        asks = row_numbers(p, dropout_seeds(seeds, line)[0])[:, None]
+        row_seed, col_seed = dropout_seeds(seeds, line)
+        asks = row_numbers(p, row_seed)[:, None]
     for start in range(begin, end, STEP):
         at, less = _column(start, ring, STEP, RING)
         token = tl.load(mark_ptr + at)
@@ -239,7 +241,7 @@ def backward_kernel(
     dk = tl.zeros([M, WIDTH], tl.float32)
     dv = tl.zeros([M, WIDTH], tl.float32)
     if DROPS:
-        read = column_numbers(p, dropout_seeds(seeds, line)[1])[:, None]
+        read = column_numbers(p, col_seed)[:, None]
     for start in range(begin, end, STEP):
         at, less = _column(start, ring, STEP, RING)
         token = tl.load(mark_ptr + at)

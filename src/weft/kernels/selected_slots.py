@@ -81,7 +81,16 @@ class _Slots(torch.autograd.Function):
         )
         keys, values = (expand_heads(x, q.shape[1]) for x in (k, v))
         sums = _sums(ctx.step, q)
-        tensors = (q, keys, values, dout, base, delta, keys, values)  # the last two stay as they are
+        tensors = (
+            q,
+            keys,
+            values,
+            dout,
+            base,
+            delta,
+            keys,
+            values,
+        )  # the last two stay as they are
         launcher(key_gradient_kernel, "dkdv", ctx.step, q, keys, *given)(
             (*tensors, sums), (*tensors[:5], *tensors[6:]), ADD=False, shared=sums
         )
