@@ -9,6 +9,8 @@ at the same time, each with as many cells at once as --jobs gives it, in the ord
 has rows.jsonl and curves.jsonl of all cells that are done, written anew whenever one ends, and
 baselines.jsonl of trivial rules. Text is read up to 1,000 bytes, as the released file has it.
 
+What --mixers does not name is not trained, not even dense attention: several calls may share the
+cells of a table.
 On a GPU cells are trained as by `weft compare --fast`. They share it, so their speeds say nothing
 about mechanisms.
 """
@@ -22,7 +24,7 @@ from pathlib import Path
 from weft.arena.compare import Listener, Options, compare
 from weft.arena.fast import hastened
 from weft.arena.files import read_json, replace_file
-from weft.arena.grid import Grid, contenders, with_dense
+from weft.arena.grid import Grid, contenders
 from weft.arena.settings import read_settings
 from weft.rows import read
 
@@ -44,10 +46,10 @@ def grid_of(task: str, mixers: str, data: str, changes: list[str]) -> Grid:
     """The cells of one task."""
     own = [change.format(data=data) for change in OWN[task]]
     found = read_settings(f"lra_{task}", [*own, *changes])
-    chosen = with_dense(contenders(found, mixers), found.experiment)
+    chosen = contenders(found, mixers)
     if found.experiment.training.device == "cuda":
         chosen = {label: hastened(one) for label, one in chosen.items()}
-    return Grid(contenders=chosen, span_samples=0)
+    return Grid(contenders=chosen, span_samples=0, base=None if "full" in chosen else min(chosen))
 
 
 class Told(Listener):

@@ -139,7 +139,7 @@ def forward_kernel(
     total = tl.zeros([M], tl.float32)
     acc = tl.zeros([M, WIDTH], tl.float32)
     if DROPS:
-        row_seed, col_seed = dropout_seeds(seeds, line)
+        row_seed, _ = dropout_seeds(seeds, line)
         asks = row_numbers(p, row_seed)[:, None]
     for start in range(begin, end, STEP):
         at, less = _column(start, ring, STEP, RING)
