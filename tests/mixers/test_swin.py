@@ -18,6 +18,7 @@ from mixers.fixed_patterns import (
     tokens,
 )
 from weft.errors import Unsupported, WeftError
+from weft.kernels import windows
 from weft.kernels.windows import Grid, from_windows, into_windows
 from weft.layers.positions import Rope
 from weft.mixers import Frame, Swin
@@ -136,3 +137,19 @@ def test_refusals():
         Swin().build(Frame(dim=DIM, heads=HEADS, positions=Rope()))
     with pytest.raises(Unsupported, match="swin cannot be causal"):
         Swin().build(Frame(dim=DIM, heads=HEADS, causal=True))
+
+
+def test_more_windows_than_a_kernel_counts_go_in_parts(monkeypatch):
+    """A GPU's kernel with dropout takes 65,535 rows of a batch at the most."""
+    mixer, x = build(Swin(size=3)), tokens(20)
+    whole, sizes, attend = mixer(x), [], windows.F.scaled_dot_product_attention
+
+    def counted(q, *given, **more):
+        sizes.append(len(q))
+        return attend(q, *given, **more)
+
+    monkeypatch.setattr(windows, "MOST_ROWS", 4)
+    monkeypatch.setattr(windows.F, "scaled_dot_product_attention", counted)
+    assert torch.equal(mixer(x), whole)
+    assert max(sizes) == 4
+    assert sum(sizes) == len(x) * 7

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+MOST_ROWS = 65_535  # of a batch: a GPU's kernels with dropout count them in 16 bits
 
 
 class Grid(NamedTuple):
@@ -44,3 +47,15 @@ def from_windows(x: Tensor, grid: Grid, n: int) -> Tensor:
     x = x.permute(0, 3, 1, 4, 2, 5, 6).flatten(4, 5).flatten(2, 3)
     x = x[:, :, above : x.shape[2] - below, left : left + grid.width]
     return x.flatten(2, 3)[:, :, :n]
+
+
+def attend_windows(q: Tensor, k: Tensor, v: Tensor, added: Tensor, dropout: float) -> Tensor:
+    """Dense attention in windows, q, k, v (b, u, h, w, d), added (b, u, h, w, w) to the scores."""
+    # Windows are rows of the batch: heads would be counted in 16 bits, too.
+    flat = (x.flatten(0, 1).split(MOST_ROWS) for x in (q, k, v, added))  # (b·u, h, w, _)
+    parts = [
+        F.scaled_dot_product_attention(*given, attn_mask=mask, dropout_p=dropout)
+        for *given, mask in zip(*flat, strict=True)
+    ]
+    out = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return out.unflatten(0, q.shape[:2])

@@ -20,12 +20,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.errors import Unsupported, WeftError
 from weft.kernels.dense import dense_attention, expand_heads
-from weft.kernels.windows import Grid, from_windows, into_windows
+from weft.kernels.windows import Grid, attend_windows, from_windows, into_windows
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, Traits
 from weft.patterns.sequence import at_least
 
@@ -98,10 +97,7 @@ class SwinAttention(AttentionMixer):
         k, v = expand_heads(k, heads), expand_heads(v, heads)
         b, (q, k, v) = len(q), (into_windows(x, grid) for x in (q, k, v))  # (b, u, h, w, d)
         added = self._added(grid, n, valid, q.dtype).expand(b, -1, -1, -1, -1)
-        # Windows are rows of the batch: a GPU's kernels count heads in 16 bits.
-        q, k, v, added = (x.flatten(0, 1) for x in (q, k, v, added))  # (b·u, h, w, _)
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=self.dropout)
-        return from_windows(out.unflatten(0, (b, -1)), grid, n)
+        return from_windows(attend_windows(q, k, v, added, self.dropout), grid, n)
 
     def _added(self, grid: Grid, n: int, valid: Tensor | None, dtype: torch.dtype) -> Tensor:
         """The bias, and −inf at places of a window that hold no token: (1 or b, u, h, w, w)."""
