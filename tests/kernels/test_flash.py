@@ -201,6 +201,9 @@ def test_without_padding_only_windows_that_drop_weights_do():
     assert (dropping.kernel, dropping.reason) == ("flash", "a window that drops weights")
     assert "padding" in plan(request(Sliding(257))).reason
     assert plan(request(Sliding(257), **bare, dropout=0.0)).kernel != "flash"
+    assert plan(request(Sliding(257), **bare, width=32)).kernel == "flash"
+    assert plan(request(Sliding(257), **bare, width=16)).kernel == "triton"
+    assert plan(request(Sliding(257), width=16)).kernel == "flash"
     assert plan(request(Strided(50))).kernel != "flash"
 
 

@@ -24,6 +24,7 @@ from weft.kernels.dense import expand_heads
 from weft.patterns import Causal, Full, Pattern, Sliding
 
 WIDEST = 128  # of a head
+NARROW = 16  # heads up to here: it fills them up to 32, and windows are faster in our own kernels
 OLDEST = (8, 0)  # compute capability: Ampere
 _EACH = 8  # widths of heads are multiples of it
 
@@ -57,10 +58,12 @@ def new_enough() -> bool:
 def serves(pattern: Pattern, *, masked: bool, dropout: float, **request: Any) -> bool:
     """Whether it is the kernel to take: for rows with padding, and for windows that drop weights.
 
-    Dense attention without padding is torch's to choose, and windows are faster in our own kernels.
+    Dense attention without padding is torch's to choose, and other windows are faster in our own
+    kernels: on an H200, forward and backward, heads of 16 at 1,024 tokens take 2.4 ms with dropout
+    where this kernel takes 3.0, heads of 64 at 4,096 tokens 2.2 where it takes 1.9.
     """
-    wanted = masked or (type(pattern) is Sliding and dropout > 0)
-    return wanted and fits(pattern, masked=masked, **request)
+    dropped = type(pattern) is Sliding and dropout > 0 and request["width"] > NARROW
+    return (masked or dropped) and fits(pattern, masked=masked, **request)
 
 
 def flash_attention(
