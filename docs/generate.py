@@ -471,6 +471,13 @@ def lra_accuracy_table(rows: list[dict[str, Any]], rules: list[dict[str, Any]]) 
     return "\n".join(lines)
 
 
+def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of tasks in the order of the benchmark."""
+    from weft.arena.published import TASKS
+
+    return sorted(rows, key=lambda row: TASKS.index(row["task"]))
+
+
 def lra_speed_table(rows: list[dict[str, Any]]) -> str:
     """Updates per second relative to dense attention, by length."""
     return _by_length(rows, "steps_per_second", "updates/s", "{:.3g}", 1, starred=True)
@@ -489,42 +496,50 @@ def _by_length(
     size: int,
     starred: bool = False,
 ) -> str:
-    """Dense attention in its unit and the others relative to it; lengths with two dense turns.
+    """Dense attention in its unit and the others relative to it, by length.
 
-    Of a length that was measured again the last day counts.
+    A ratio is to the mean of the two dense turns of its own run; of several runs the last counts.
     """
-    days = [(row["length"], row["date"][:10]) for row in rows]
-    last = {n: max(day for length, day in days if length == n) for n, _ in days}
-    rows = [row for row in rows if row["date"][:10] == last[row["length"]]]
-    dense: dict[int, list[float]] = {}
-    for row in rows:
-        if row["case"] == "full" and measure in row:
-            dense.setdefault(row["length"], []).append(row[measure])
-    lengths = sorted(n for n, found in dense.items() if len(found) == 2)
-    base = {n: sum(dense[n]) / 2 for n in lengths}
-    newest = max(last.values())
-    heads = [f"{n:,} tokens{'' if last[n] == newest else '†'}" for n in lengths]
-    lines = ["| mechanism | " + " | ".join(heads) + " |", "|---|" + "---|" * len(lengths)]
-    own = (form.format(base[n] / size) for n in lengths)
+    found: dict[tuple[str, int], tuple[dict[str, Any], float]] = {}
+    for run in _runs(rows):
+        for n in dict.fromkeys(row["length"] for row in run):
+            here = [row for row in run if row["length"] == n]
+            dense = [row[measure] for row in here if row["case"] == "full" and measure in row]
+            if len(dense) == 2:
+                found |= {(row["case"], n): (row, sum(dense) / 2) for row in here}
+    lengths = sorted({n for _, n in found})
+    lines = ["| mechanism | " + " | ".join(f"{n:,} tokens" for n in lengths) + " |"]
+    lines.append("|---|" + "---|" * len(lengths))
+    own = (form.format(found["full", n][1] / size) for n in lengths)
     lines.append(f"| `full`, {unit} | " + " | ".join(own) + " |")
-    found = {(row["case"], row["length"]): row for row in rows}
-    names = [name for name in dict.fromkeys(row["case"] for row in rows) if name != "full"]
+    names = [name for name in dict.fromkeys(name for name, _ in found) if name != "full"]
 
     def cell(name: str, n: int) -> str:
-        row = found.get((name, n))
+        row, base = found.get((name, n), (None, 0.0))
         if row is None:
             return "–"
         if row.get("error"):
-            return "causal only" if "causal" in row["error"] else row["error"].partition(":")[0]
+            kinds = {"causal": "causal only", "out of memory": "out of memory"}
+            return next((kinds[word] for word in kinds if word in row["error"]), "failed")
         star = "\\*" if starred and row["mode"] != "graph" else ""
-        return f"{row[measure] / base[n]:.2f}×{star}"
+        return f"{row[measure] / base:.2f}×{star}"
 
-    at = max((n for n in lengths if last[n] == newest), default=lengths[-1])
-    order = sorted(names, key=lambda name: -found[name, at].get("steps_per_second", 0))
+    last = {name: found.get((name, lengths[-1]), ({}, 0.0))[0] for name in names}
+    order = sorted(names, key=lambda name: -last[name].get("steps_per_second", 0))
     lines += [
         f"| `{name}` | " + " | ".join(cell(name, n) for n in lengths) + " |" for name in order
     ]
     return "\n".join(lines)
+
+
+def _runs(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Rows as they were measured together: a run begins with its first turn at any length."""
+    runs: list[list[dict[str, Any]]] = []
+    for row in rows:
+        if row["turn"] == 0:
+            runs.append([])
+        runs[-1].append(row)
+    return runs
 
 
 def curriculum_table(rows: list[dict[str, Any]]) -> str:
@@ -607,7 +622,7 @@ def draw_results() -> None:
     plots = {
         "speed_h200": draw_bench(read(RESULTS / "h200_bidirectional_graph.jsonl")),
         "pathx": draw_curriculum(rest, run["phases"]),
-        "lra_accuracy": draw_learning(read(RESULTS / "h200_lra_curves.jsonl")),
+        "lra_accuracy": draw_learning(in_order(read(RESULTS / "h200_lra_curves.jsonl"))),
     }
     for name, figure in plots.items():
         path = DOCS / "plots" / f"{name}.png"

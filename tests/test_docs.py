@@ -196,20 +196,30 @@ def test_accuracies_stand_beside_the_papers_own():
     assert "No row yet" in GENERATE.lra_accuracy_table([], [])
 
 
-def test_speed_and_memory_are_relative_to_the_mean_of_two_dense_turns():
-    def row(case, length, speed, day="02", **more):
-        made = {"case": case, "length": length, "mode": "graph", "date": f"2026-01-{day}T00:00"}
-        return made | {"steps_per_second": speed, "peak_bytes": 2**30} | more
+def test_speed_and_memory_are_relative_to_the_mean_of_two_dense_turns_of_their_run():
+    def run(length, *cases):
+        """Case, updates per second and mode, one after the other."""
+        for turn, (case, speed, mode) in enumerate(cases):
+            made = {"case": case, "length": length, "turn": turn, "mode": mode}
+            yield made | {"steps_per_second": speed, "peak_bytes": 2**30}
 
-    rows = [row("full", 10, 9.0, day="01"), row("fnet", 10, 1.0, day="01")]  # measured again below
-    rows += [row("full", 10, 3.0), row("fnet", 10, 8.0, mode="eager"), row("full", 10, 5.0)]
-    rows += [row("full", 20, 1.0, day="01"), row("full", 20, 1.0, day="01")]
-    rows += [row("full", 30, 1.0)]  # one turn: not finished
+    def dense(speed):
+        return ("full", speed, "graph")
+
+    rows = [*run(10, dense(9.0), ("fnet", 1.0, "graph"), ("nsa", 18.0, "graph"), dense(9.0))]
+    rows += run(10, dense(3.0), ("fnet", 8.0, "eager"), dense(5.0))  # nsa stays as it was
+    rows += run(20, dense(1.0), ("nsa", 3.0, "graph"), dense(1.0))
+    rows += run(10, dense(1.0), ("fnet", 7.0, "graph"))  # one dense turn: not finished
     speeds = GENERATE.lra_speed_table(rows).splitlines()
-    assert speeds[0] == "| mechanism | 10 tokens | 20 tokens† |"
-    assert speeds[2:] == ["| `full`, updates/s | 4 | 1 |", "| `fnet` | 2.00×\\* | – |"]
+    assert speeds[0] == "| mechanism | 10 tokens | 20 tokens |"
+    assert speeds[2] == "| `full`, updates/s | 4 | 1 |"
+    assert speeds[3:] == ["| `nsa` | 2.00× | 3.00× |", "| `fnet` | 2.00×\\* | – |"]
     memory = GENERATE.lra_memory_table(rows).splitlines()
-    assert memory[2:] == ["| `full`, GiB | 1.00 | 1.00 |", "| `fnet` | 1.00× | – |"]
+    assert memory[2:] == [
+        "| `full`, GiB | 1.00 | 1.00 |",
+        "| `nsa` | 1.00× | 1.00× |",
+        "| `fnet` | 1.00× | – |",
+    ]
 
 
 def test_the_table_of_mixers_holds_their_traits():

@@ -77,7 +77,10 @@ def test_learning_has_a_panel_for_each_task_and_a_line_for_each_mechanism():
     points = [("a", "full", 10, 0.1), ("a", "full", 20, 0.3), ("a", "fnet", 10, 0.2)]
     points += [("b", "fnet", 5, 0.4)]
     rows = [{"task": t, "label": m, "step": n, "score": y} for t, m, n, y in points]
-    first, second = draw_learning(rows).axes
+    figure = draw_learning(rows)
+    first, second = figure.axes
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["full", "fnet"]
     assert [first.get_title(), second.get_title()] == ["a", "b"]
     lines = {line.get_label(): line for line in first.get_lines()}
     assert {k: line.get_xydata().tolist() for k, line in lines.items()} == {

@@ -90,19 +90,25 @@ def draw_learning(rows: Sequence[Row]) -> Any:
     """Validation score over updates, a panel for each task and a line for each mechanism."""
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     labels = list(dict.fromkeys(row["label"] for row in rows))
-    figure = _figure(4.8 * max(len(tasks), 1.6), 4.2)
+    figure = _figure(4.8 * max(len(tasks), 1.6), 4.4)
+    lines: dict[str, Any] = {}  # one of each mechanism, for the legend
     for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
         for number, label in enumerate(labels):
             own = [row for row in rows if (row["task"], row["label"]) == (task, label)]
             points = [(row["step"], row["score"]) for row in own]
             if points:
                 colour = _COLOURS[number % len(_COLOURS)]
-                axes.plot(*zip(*points, strict=True), label=label, color=colour, linewidth=1.4)
+                (lines[label],) = axes.plot(
+                    *zip(*points, strict=True), label=label, color=colour, linewidth=1.4
+                )
         axes.set(title=task, xlabel="updates", ylabel="validation score")
         axes.grid(True, color="#dddddd", linewidth=0.6)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
-        axes.legend(frameon=False, fontsize=9)
+    figure.subplots_adjust(bottom=0.22, wspace=0.28)
+    shown = [label for label in labels if label in lines]
+    place = {"loc": "lower center", "ncols": max(len(shown), 1), "frameon": False, "fontsize": 9}
+    figure.legend([lines[label] for label in shown], shown, **place)
     return figure
 
 
