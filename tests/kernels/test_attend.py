@@ -302,3 +302,10 @@ def test_bad_input(args, options, message):
 def test_flex_does_not_learn_on_a_cpu():
     with pytest.raises(Unsupported, match="no backward on a CPU; use kernel='gather' or 'auto'"):
         attend(Q.clone().requires_grad_(), Q, Q, Sliding(3), kernel="flex")
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0])
+def test_a_scale_is_above_zero(scale):
+    q, k, v = torch.randn(3, 1, 2, 5, 8)
+    with pytest.raises(WeftError, match="above 0; got"):
+        attend(q, k, v, scale=scale)

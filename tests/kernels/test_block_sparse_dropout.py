@@ -4,21 +4,21 @@ import pytest
 import torch
 
 import weft.kernels.block_sparse as block_sparse
-from weft.kernels.attend import attend
 from weft.patterns import Causal, Sliding, Strided
 from weft.patterns.derive import mask
+from weft.patterns.lower import lower
 
-N, D, HEADS, RATE = 48, 16, 2, 0.3
-PATTERNS = {
-    "window": Sliding(20),
-    "two_parts": Causal() & (Sliding(6) | Strided(8)),
+N, D, HEADS, RATE, BLOCK = 64, 16, 2, 0.3, 16
+PATTERNS = {  # and the parts that they lower to
+    "window": (Sliding(20), 1),
+    "two_parts": (Causal() & (Sliding(8) | Strided(8)), 2),
 }
 
 
 @pytest.fixture(autouse=True)
 def _fixed_seeds(monkeypatch):
-    small = {size: dict.fromkeys(("forward", "dq", "dkdv"), (16, 4, 1)) for size in (128, 64)}
-    monkeypatch.setattr(block_sparse, "TUNING", small)
+    small = dict.fromkeys(("forward", "dq", "dkdv"), (16, 4, 1))
+    monkeypatch.setattr(block_sparse, "TUNING", {BLOCK: small})
     seeds = torch.arange(1, 17) * 7_919
 
     def fixed(rate, device, parts=16):
@@ -28,7 +28,8 @@ def _fixed_seeds(monkeypatch):
 
 
 def dropped(q, k, v, pattern):
-    return attend(q, k, v, pattern, kernel="triton", dropout=RATE)
+    given = {"block": BLOCK, "scale": D**-0.5, "dropout": RATE}
+    return block_sparse.block_sparse_attention(q, k, v, lower(pattern, N, N, BLOCK), **given)[0]
 
 
 def weights(q, k, pattern):
@@ -44,7 +45,8 @@ def weights(q, k, pattern):
 @pytest.mark.parametrize("name", PATTERNS)
 def test_weights_fall_or_grow_and_gradients_follow(name):
     torch.manual_seed(0)
-    pattern = PATTERNS[name]
+    pattern, parts = PATTERNS[name]
+    assert len(lower(pattern, N, N, BLOCK).parts) == parts
     q, k, v = (torch.randn(2, HEADS, N, D).requires_grad_() for _ in range(3))
     seen = mask(pattern, N)
     full = (q @ k.mT * D**-0.5).masked_fill(~seen, float("-inf")).softmax(-1)

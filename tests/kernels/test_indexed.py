@@ -16,6 +16,7 @@ def _small_blocks(monkeypatch):
     for name in ("FORWARD", "BACKWARD"):
         monkeypatch.setattr(indexed, name, dict.fromkeys(indexed.WIDTHS, (16, 16, 4, 1)))
     monkeypatch.setattr(indexed, "ROWS", 16)
+    monkeypatch.setattr(indexed, "LONGEST_STEP", 16)
 
 
 def before_in_bucket(numbers, i, j, chunk, back):
