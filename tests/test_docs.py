@@ -235,6 +235,23 @@ def test_the_table_of_mixers_holds_their_traits():
         assert cells[6:] == [streams, traits.time, traits.memory, state]
 
 
+def test_the_summary_takes_the_last_row_and_shows_what_is_missing():
+    def rows(*found):
+        names = ("case", "measure", "length", "ratio_to_dense")
+        return [dict(zip(names, row, strict=True)) for row in found]
+
+    both = [("full", "forward+backward", 10, 1.0), ("nsa", "forward+backward", 10, None)]
+    both += [("full", "memory", 10, 1.0), ("fnet", "forward+backward", 10, 4.0)]
+    both += [("fnet", "forward+backward", 10, 0.5), ("fnet", "memory", 10, 1.25)]
+    causal = [("full", "forward+backward", 10, 1.0), ("nsa", "forward+backward", 10, 2.0)]
+    causal += [("nsa", "memory", 10, 3.0)]
+    table = GENERATE.summary(rows(*both), rows(*causal)).splitlines()
+    assert table[0] == "| mechanism | 10 | 10, causal | memory at 10 |"
+    assert "| `full` | 1.00× | 1.00× | 1.00× |" in table
+    assert "| `fnet` | 2.00× | – | 1.25× |" in table
+    assert "| `nsa` | – | 0.50× | 3.00× |" in table
+
+
 def test_results_have_their_place():
     text = (ROOT / "README.md").read_text()
     assert 0 < text.find("## Speed") < text.find("<!-- results:begin -->")
