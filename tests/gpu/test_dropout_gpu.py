@@ -46,7 +46,8 @@ def window(d):
 def several(d):
     scale, layouts = d**-0.5, np.random.default_rng(0).random((3, 6, 6)) < 0.5
     layouts[:, range(6), range(6)] = True  # each block reads itself
-    lists, pick = lists_of_several(layouts, 64, torch.device("cuda")), [2, 1]
+    lists = lists_of_several(layouts.nonzero(), layouts.shape, 64, torch.device("cuda"))
+    pick = [2, 1]
     valid = torch.arange(N, device="cuda") < torch.tensor(LENGTHS, device="cuda")[:, None]
 
     def run(q, v, dropout):

@@ -25,6 +25,11 @@ def layouts():
     return np.random.default_rng(0).random((3, ROWS, ROWS)) < 0.5
 
 
+def lists():
+    seen = layouts()
+    return lists_of_several(seen.nonzero(), seen.shape, BLOCK, torch.device("cpu"))
+
+
 def allowed(seen, valid):
     """(b, 1, n, n): whose block is seen in the row's layout, and is real."""
     block = torch.arange(N) // BLOCK
@@ -32,11 +37,11 @@ def allowed(seen, valid):
     return (each & valid[:, None, :])[:, None]
 
 
-def compare(lists, pick, groups=1):
+def compare(found, pick, groups=1):
     torch.manual_seed(0)
     q, k, v = (torch.randn(4, h, N, D).requires_grad_() for h in (2, 2 // groups, 2 // groups))
     valid = torch.arange(N) < torch.tensor(LENGTHS)[:, None]
-    out = attend_several(q, k, v, valid, lists, pick, scale=D**-0.5)
+    out = attend_several(q, k, v, valid, found, pick, scale=D**-0.5)
     wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
     scores = wide[0] @ wide[1].repeat_interleave(groups, 1).mT * D**-0.5
     seen = allowed(layouts(), valid)
@@ -51,25 +56,23 @@ def compare(lists, pick, groups=1):
 
 @pytest.mark.parametrize("groups", [1, 2])
 def test_each_row_has_its_own_layout(groups):
-    lists = lists_of_several(layouts(), BLOCK, torch.device("cpu"))
-    compare(lists, torch.tensor(PICK, dtype=torch.int32), groups)
+    compare(lists(), torch.tensor(PICK, dtype=torch.int32), groups)
 
 
 @pytest.mark.parametrize("pick", [[0, 0, 1, 2], [2, 0, 1, 0]])
 def test_another_layout_is_noticed(pick):
-    lists = lists_of_several(layouts(), BLOCK, torch.device("cpu"))
     with pytest.raises(AssertionError):
-        compare(lists, torch.tensor(pick, dtype=torch.int32))
+        compare(lists(), torch.tensor(pick, dtype=torch.int32))
 
 
 @pytest.mark.parametrize("side", ["start", "shares"])
 def test_a_block_forgotten_is_noticed(side):
     """Forward and gradients read lists of their own: each must be right."""
-    lists = lists_of_several(layouts(), BLOCK, torch.device("cpu"))
-    part = lists.start[2, 1:] if side == "start" else lists.shares[3][2 * ROWS :]
+    found = lists()
+    part = found.start[2, 1:] if side == "start" else found.shares[3][2 * ROWS :]
     part -= 1
     with pytest.raises(AssertionError):
-        compare(lists, torch.tensor(PICK, dtype=torch.int32))
+        compare(found, torch.tensor(PICK, dtype=torch.int32))
 
 
 @pytest.mark.parametrize("random", [0, 2])

@@ -114,31 +114,37 @@ def lists_of(part: Part, block: int, lines: int, device: torch.device) -> Lists:
     )
 
 
-def lists_of_several(seen: Bools, block: int, device: torch.device) -> Lists:
-    """Layouts of blocks that are seen whole, or not: seen (layouts, rows, columns)."""
-    layouts, rows, columns = seen.shape
-    by_row, by_col = seen.nonzero(), seen.transpose(0, 2, 1).nonzero()
-    ends, segments = (np.cumsum(x.sum(-1), axis=None) for x in (seen, seen.transpose(0, 2, 1)))
-    starts = np.append(0, ends)[np.arange(rows + 1) + rows * np.arange(layouts)[:, None]]
-    first = np.append(0, segments)[:-1]
+def lists_of_several(
+    entries: tuple[Ints, Ints, Ints], sizes: tuple[int, int, int], block: int, device: torch.device
+) -> Lists:
+    """Layouts of blocks that are seen whole: (layout, row, column) of each entry, once.
+
+    `sizes` counts layouts, and rows and columns of each.
+    """
+    (layout, row, col), (layouts, rows, columns) = entries, sizes
+    by_row, by_col = np.lexsort((col, row, layout)), np.lexsort((row, col, layout))
+    wide = np.bincount(layout * rows + row, minlength=layouts * rows)  # entries of each row
+    tall = np.bincount(layout * columns + col, minlength=layouts * columns)
+    starts = np.append(0, np.cumsum(wide))
+    starts = starts[np.arange(rows + 1) + rows * np.arange(layouts)[:, None]]
+    ends = np.cumsum(tall)
 
     def put(x: Any, kind: Any = np.int32) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(x, dtype=kind), device=device)
 
-    nowhere = np.full(layouts * columns, -1)
-    shares = (np.tile(np.arange(columns), layouts), first, first, segments, nowhere)
-    longest = np.argsort(-seen.sum(-1), axis=-1, kind="stable")
+    column, nowhere = np.tile(np.arange(columns), layouts), np.full(layouts * columns, -1)
+    shares = (column, ends - tall, ends - tall, ends, nowhere)
     whole = put(np.ones((1, block, block)), np.uint8)
     return Lists(
         block=block,
         rows=rows,
         start=put(starts),
         middle=put(starts[:, :-1]),
-        cols=put(by_row[2]),
+        cols=put(col[by_row]),
         tile_of=put(np.zeros(1)),
-        order=put(longest),
+        order=put(np.argsort(-wide.reshape(layouts, rows), axis=-1, kind="stable")),
         shares=tuple(put(x) for x in shares),
-        back_rows=put(by_col[2]),
+        back_rows=put(row[by_col]),
         back_tiles=put(np.zeros(1)),
         tiles=whole,
         back=whole,

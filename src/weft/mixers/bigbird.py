@@ -200,13 +200,18 @@ def _tables(config: BigBird, frame: Frame, most: int, device: torch.device) -> T
 @kept(64)
 def _layouts(config: BigBird, frame: Frame, most: int, device: torch.device) -> Lists:
     """Who sees whom in rows of 1, 2, ... blocks; the first and the last one read all."""
-    table = _drawn(config, frame, most)
+    table = _drawn(config, frame, most)  # (most, most, l)
+    layout, row = np.ogrid[:most, :most]
+    table[(row == 0) | (row == layout)] = -1
     layout, row, _ = (table >= 0).nonzero()
-    seen = np.zeros((most, most, most), dtype=bool)
-    seen[layout, row, table[table >= 0]] = True
-    for count in range(1, most + 1):
-        seen[count - 1, [0, count - 1], :count] = True
-    return lists_of_several(seen, config.block, device)
+    every, col = np.tril_indices(most)  # in the layout of c + 1 blocks, those from 0 to c
+    behind = every > 0
+    entries = (
+        np.concatenate((layout, every, every[behind])),
+        np.concatenate((row, np.zeros_like(every), every[behind])),
+        np.concatenate((table[table >= 0], col, col[behind])),
+    )
+    return lists_of_several(entries, (most, most, most), config.block, device)
 
 
 def _drawn(config: BigBird, frame: Frame, most: int) -> np.ndarray:
