@@ -20,7 +20,7 @@ POINTERS |= dict.fromkeys(("lse_ptr", "part_lse_ptr", "delta_ptr", "sums_ptr"), 
 POINTERS["weight_ptr"] = "*fp32"
 
 
-def launches(group):
+def launches(group, drops=False):
     """Module, kernel, sizes, warps and stages, as they are launched for heads of 64."""
     (rows, *forward), (back, *backward), (join, *joins) = (
         selected_fused.FORWARD,
@@ -29,7 +29,7 @@ def launches(group):
     )
     queries, blocks, *weigh = importance.WEIGH
     pairs = {"GROUP": group, "WIDTH": 64, "SELECTED": 16}
-    block = {"BLOCK": 64, "DROPS": False}
+    block = {"BLOCK": 64, "DROPS": drops}
     segments, keys = selected_fused.SUMMED
     summed = {"SEGMENTS": segments, "ROWS": keys, "WIDTH": 64, "BLOCK": 64}
     flat = {"ROWS": selected_gates.ROWS, "WIDTH": 64}
@@ -84,11 +84,11 @@ def broken():
     return compiled(kernel, {"SIZE": 16}, 4, 2)
 
 
-def all_compiled(group):
+def all_compiled(group, drops):
     from importlib import import_module
 
     found = {}
-    for module, name, *rest in launches(group):
+    for module, name, *rest in launches(group, drops):
         kernels = import_module(f"weft.kernels.{module}_triton")
         found[f"{module} {name}"] = compiled(getattr(kernels, f"{name}_kernel"), *rest)
     return found
@@ -102,9 +102,10 @@ def run(case):
 
 @pytest.mark.long
 @pytest.mark.parametrize("group", [1, 16])
-def test_kernels_compile_and_fit(group):
+@pytest.mark.parametrize("drops", ["", "dropout"])
+def test_kernels_compile_and_fit(group, drops):
     pytest.importorskip("triton", reason="its compiler is what is tested")
-    done = run(str(group))
+    done = run(f"{group} {drops}")
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert len(found) == len(launches(group))
@@ -121,4 +122,5 @@ def test_a_broken_kernel_does_not_compile():
 
 if __name__ == "__main__":
     case = sys.argv[1]
-    print(json.dumps(broken() if case == "broken" else all_compiled(int(case))))
+    size, _, drops = case.partition(" ")
+    print(json.dumps(broken() if case == "broken" else all_compiled(int(size), bool(drops))))

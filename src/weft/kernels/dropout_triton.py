@@ -1,6 +1,7 @@
 """Triton functions of dropout: numbers of rows and columns, and which weights they keep.
 
-Everything is modulo 2³². A line's two seeds are hashed once more with the place of a row or column.
+Everything is modulo 2³². A line has a seed for its rows and one for its columns, hashed once more
+with the place of a row or column.
 """
 
 from __future__ import annotations
@@ -18,21 +19,20 @@ def _mixed(x):
 
 
 @triton.jit
-def dropout_seeds(seeds, unit):
-    """Two numbers of one line, for its rows and for its columns."""
-    seed = _mixed((tl.load(seeds) + unit * 668265261).to(tl.uint32, bitcast=False))
-    return seed, _mixed(seed + 0x9E3779B9)
+def _line_seed(seeds, line):
+    return _mixed((tl.load(seeds) + line * 668265261).to(tl.uint32, bitcast=False))
 
 
 @triton.jit
-def row_numbers(rows, seed):
-    """What rows draw, odd."""
-    return _mixed(rows.to(tl.uint32, bitcast=False) ^ seed) | 1
+def row_numbers(seeds, line, rows):
+    """What rows of a line draw, odd."""
+    return _mixed(rows.to(tl.uint32, bitcast=False) ^ _line_seed(seeds, line)) | 1
 
 
 @triton.jit
-def column_numbers(cols, seed):
-    """What columns draw."""
+def column_numbers(seeds, line, cols):
+    """What columns of a line draw."""
+    seed = _mixed(_line_seed(seeds, line) + 0x9E3779B9)
     return _mixed(cols.to(tl.uint32, bitcast=False) ^ seed)
 
 
@@ -57,8 +57,7 @@ def draw_kernel(seeds, row_ptr, col_ptr, n, m, BLOCK: tl.constexpr):
     """Tables of what the rows (lines, n) and columns (lines, m) draw."""
     line = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    row_seed, col_seed = dropout_seeds(seeds, line)
-    rows = row_numbers(at, row_seed).to(tl.int32, bitcast=True)
-    cols = column_numbers(at, col_seed).to(tl.int32, bitcast=True)
+    rows = row_numbers(seeds, line, at).to(tl.int32, bitcast=True)
+    cols = column_numbers(seeds, line, at).to(tl.int32, bitcast=True)
     tl.store(row_ptr + line * n + at, rows, mask=at < n)
     tl.store(col_ptr + line * m + at, cols, mask=at < m)

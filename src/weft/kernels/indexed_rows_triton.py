@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.kernels.dropout_triton import column_numbers, dropout_seeds, row_numbers
+from weft.kernels.dropout_triton import column_numbers, row_numbers
 
 FAR = tl.constexpr(1 << 30)  # beyond the end of every run
 
@@ -92,11 +92,10 @@ def columns_kernel(
     tl.store(mark_ptr + kind, tl.where(real, at, FAR), mask=here)
     tl.store(value_ptr, tl.load(norm_ptr + head * n + token, mask=real, other=0), mask=here)
     if DROPS:
-        row_seed, col_seed = dropout_seeds(seeds, line)
-        drawn = column_numbers(place, col_seed).to(tl.int32, bitcast=True)
+        drawn = column_numbers(seeds, line, place).to(tl.int32, bitcast=True)
         tl.store(mark_ptr + 2 * kind, drawn, mask=here)
     if DROPS and BACK:
-        drawn = row_numbers(place, row_seed).to(tl.int32, bitcast=True)
+        drawn = row_numbers(seeds, line, place).to(tl.int32, bitcast=True)
         tl.store(mark_ptr + 3 * kind, drawn, mask=here)
     if BACK:
         row = head * n + token

@@ -22,12 +22,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.kernels.dropout_triton import (
-    column_numbers,
-    dropout_seeds,
-    kept_weights,
-    row_numbers,
-)
+from weft.kernels.dropout_triton import column_numbers, kept_weights, row_numbers
 from weft.kernels.indexed_rows_triton import ring_of, row_address, row_mask
 
 
@@ -139,8 +134,7 @@ def forward_kernel(
     total = tl.zeros([M], tl.float32)
     acc = tl.zeros([M, WIDTH], tl.float32)
     if DROPS:
-        row_seed, _ = dropout_seeds(seeds, line)
-        asks = row_numbers(p, row_seed)[:, None]
+        asks = row_numbers(seeds, line, p)[:, None]
     for start in range(begin, end, STEP):
         at, less = _column(start, ring, STEP, RING)
         token = tl.load(mark_ptr + at)
@@ -213,8 +207,7 @@ def backward_kernel(
     )
     dx = tl.zeros([M, WIDTH], tl.float32)
     if DROPS:
-        row_seed, col_seed = dropout_seeds(seeds, line)
-        asks = row_numbers(p, row_seed)[:, None]
+        asks = row_numbers(seeds, line, p)[:, None]
     for start in range(begin, end, STEP):
         at, less = _column(start, ring, STEP, RING)
         token = tl.load(mark_ptr + at)
@@ -241,7 +234,7 @@ def backward_kernel(
     dk = tl.zeros([M, WIDTH], tl.float32)
     dv = tl.zeros([M, WIDTH], tl.float32)
     if DROPS:
-        read = column_numbers(p, col_seed)[:, None]
+        read = column_numbers(seeds, line, p)[:, None]
     for start in range(begin, end, STEP):
         at, less = _column(start, ring, STEP, RING)
         token = tl.load(mark_ptr + at)

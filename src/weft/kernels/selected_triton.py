@@ -20,12 +20,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.kernels.dropout_triton import (
-    column_numbers,
-    dropout_seeds,
-    kept_weights,
-    row_numbers,
-)
+from weft.kernels.dropout_triton import column_numbers, kept_weights, row_numbers
 
 
 @triton.jit
@@ -86,8 +81,7 @@ def forward_kernel(
     k = _block(k_ptr, line, key_heads, k_b, k_h, k_n, keys, m, WIDTH)
     v = _block(v_ptr, line, key_heads, v_b, v_h, v_n, keys, m, WIDTH)
     if DROPS:
-        _, col_seed = dropout_seeds(seeds, line)
-        drawn = column_numbers(keys, col_seed)[None, :]
+        drawn = column_numbers(seeds, line, keys)[None, :]
     for at in range(first, last, ROWS // GROUP):
         pair, token, a, live, until = _pairs(
             order, at, last, line, n, group, start, ROWS, GROUP, SELECTED
@@ -101,8 +95,8 @@ def forward_kernel(
         total = tl.sum(weights, 1)
         safe = tl.where(total > 0, total, 1.0)
         if DROPS:
-            row_seed, _ = dropout_seeds(seeds, line * group + a)
-            kept = kept_weights(row_numbers(token, row_seed)[:, None], drawn, threshold)
+            asks = row_numbers(seeds, line * group + a, token)[:, None]
+            kept = kept_weights(asks, drawn, threshold)
             weights = tl.where(kept, weights * grow, 0.0)
         out = tl.dot(weights.to(v.dtype), v) * (1.0 / safe)[:, None]
         row = pair * group + a
@@ -199,8 +193,7 @@ def backward_kernel(
     dk = tl.zeros([BLOCK, WIDTH], tl.float32)
     dv = tl.zeros([BLOCK, WIDTH], tl.float32)
     if DROPS:
-        _, col_seed = dropout_seeds(seeds, line)
-        drawn = column_numbers(keys, col_seed)[None, :]
+        drawn = column_numbers(seeds, line, keys)[None, :]
     for at in range(first, last, ROWS // GROUP):
         pair, token, a, live, until = _pairs(
             order, at, last, line, n, group, start, ROWS, GROUP, SELECTED
@@ -218,8 +211,8 @@ def backward_kernel(
         dp = tl.dot(dout, tl.trans(v))
         weights = p
         if DROPS:
-            row_seed, _ = dropout_seeds(seeds, line * group + a)
-            kept = kept_weights(row_numbers(token, row_seed)[:, None], drawn, threshold)
+            asks = row_numbers(seeds, line * group + a, token)[:, None]
+            kept = kept_weights(asks, drawn, threshold)
             weights = tl.where(kept, p * grow, 0.0)
             dp = tl.where(kept, dp * grow, 0.0)
         dv = tl.dot(tl.trans(weights.to(dout.dtype)), dout, dv)
