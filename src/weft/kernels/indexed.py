@@ -155,7 +155,7 @@ def attend_runs(
     """x (b, h, n, d), v (b, g, n, d) -> (b, h, n, d); the rounds of a token are one softmax.
 
     A token that reads nothing in any round returns its v, and padding returns 0. The first `keyed`
-    rows of x are keys already, as a state keeps them.
+    rows of x are keys already, as a state keeps them. `scale` is above 0.
     """
     return _Attend.apply(x, v, runs, scale, eps, Dropout.of(dropout, x.device), keyed)
 
