@@ -30,17 +30,16 @@ from weft.rows import append
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 LEAST = 60  # instructions of a loop that is worth a row
 FLOATS = {"scale", "natural", "natural_scale", "grow"}
-BYTES = {"tiles"}
 LONG = {"length_ptr", "seeds"}
 WIDE = {"lse_ptr", "dlse_ptr", "base_ptr", "delta_ptr", "norm_ptr", "value_ptr", "shared_ptr"}
-HALF = {"x_ptr", "q_ptr", "k_ptr", "v_ptr", "out_ptr", "dout_ptr"}
+HALF = {"tiles", "x_ptr", "q_ptr", "k_ptr", "v_ptr", "out_ptr", "dout_ptr"}
 HALF |= {"dx_ptr", "dq_ptr", "dk_ptr", "dv_ptr"}
 INDEX = {"start", "middle", "cols", "tile_of", "row_order", "pick", "query_labels", "key_labels"}
 INDEX |= {"seg_col", "seg_first", "seg_middle", "seg_last", "seg_shared", "rows_of"}
 INDEX |= {"row_draws", "col_draws", "mark_ptr", "token_ptr", "lo_ptr", "hi_ptr"}
 POINTERS = (
     dict.fromkeys(HALF, "*bf16") | dict.fromkeys(WIDE, "*fp32") | dict.fromkeys(INDEX, "*i32")
-    | dict.fromkeys(BYTES, "*u8") | dict.fromkeys(LONG, "*i64")
+    | dict.fromkeys(LONG, "*i64")
 )  # fmt: skip
 
 
@@ -56,9 +55,10 @@ def cases(width: int, drops: bool) -> dict[str, tuple[Any, dict[str, Any], tuple
             "dkdv": (block_sparse_triton.key_gradient_kernel, {"ADD": False}),
         }
         for name, (kernel, more) in kernels.items():
-            step, warps, stages = tuned[name]
-            constants = {**own, **more, "STEP": step}
-            found[f"block_sparse {name}, {block}"] = kernel, constants, (block, step, warps, stages)
+            setting = tuned[name][width]
+            loop = {"ROWS": setting.rows, "STEP": setting.step, "UNROLL": setting.unroll}
+            launched = setting.rows, setting.step * setting.unroll, setting.warps, setting.stages
+            found[f"block_sparse {name}, {block}"] = kernel, own | more | loop, launched
     ring = {"rounds": 1, "group": 1, "lookback": 1, "RING": True, "BY_PLACE": False}
     ring |= {"HEAD": width, "WIDTH": width, "DROPS": drops}
     pairs = {"forward": indexed.FORWARD, "backward": indexed.BACKWARD}

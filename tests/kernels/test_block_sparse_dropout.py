@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import weft.kernels.block_sparse as block_sparse
+from kernels.programs import small_programs
 from weft.patterns import Causal, Sliding, Strided
 from weft.patterns.derive import mask
 from weft.patterns.lower import lower
@@ -17,8 +18,7 @@ PATTERNS = {  # and the parts that they lower to
 
 @pytest.fixture(autouse=True)
 def _fixed_seeds(monkeypatch):
-    small = dict.fromkeys(("forward", "dq", "dkdv"), (16, 4, 1))
-    monkeypatch.setattr(block_sparse, "TUNING", {BLOCK: small})
+    monkeypatch.setattr(block_sparse, "TUNING", {BLOCK: small_programs(16, 16, 4, 1)})
     seeds = torch.arange(1, 17) * 7_919
 
     def fixed(rate, device, parts=16):

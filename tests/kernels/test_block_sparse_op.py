@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import weft.kernels.block_sparse as block_sparse
+from kernels.programs import small_programs
 from weft.kernels.attend import attend
 from weft.kernels.block_sparse_op import block_sparse as operator
 from weft.kernels.numbered import number, number_of
@@ -21,7 +22,7 @@ PATTERNS = {
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
-    small = {size: dict.fromkeys(("forward", "dq", "dkdv"), (16, 4, 1)) for size in (128, 64)}
+    small = {size: small_programs(16, 16, 4, 1) for size in (128, 64)}
     monkeypatch.setattr(block_sparse, "TUNING", small)
     torch.compiler.reset()
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import weft.mixers.bigbird
+from kernels.programs import small_programs
 from weft.kernels import block_sparse
 from weft.kernels.block_sparse import attend_several
 from weft.kernels.block_sparse_lists import lists_of_several
@@ -17,8 +18,7 @@ LENGTHS = [57, 20, 3, 40]
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
-    small = dict.fromkeys(("forward", "dq", "dkdv"), (16, 4, 1))
-    monkeypatch.setattr(block_sparse, "TUNING", {BLOCK: small})
+    monkeypatch.setattr(block_sparse, "TUNING", {BLOCK: small_programs(16, 16, 4, 1)})
 
 
 def layouts():
@@ -69,8 +69,11 @@ def test_another_layout_is_noticed(pick):
 def test_a_block_forgotten_is_noticed(side):
     """Forward and gradients read lists of their own: each must be right."""
     found = lists()
-    part = found.start[2, 1:] if side == "start" else found.shares[3][2 * ROWS :]
-    part -= 1
+    if side == "start":
+        found.start[2, 1:] -= 1
+        found.middle[2, 1:] -= 1
+    else:
+        found.shares[3][2 * ROWS :] -= 1
     with pytest.raises(AssertionError):
         compare(found, torch.tensor(PICK, dtype=torch.int32))
 

@@ -12,6 +12,7 @@ import weft.kernels.selected_gates as gates
 import weft.kernels.selected_heads as heads_module
 import weft.kernels.selected_lists as selected_lists
 import weft.kernels.selected_slots as slots_module
+from kernels.programs import small_programs
 from weft.mixers import NSA, Frame, nsa
 
 D = 16
@@ -29,7 +30,7 @@ def _small_programs(monkeypatch):
         (selected_lists, "LEAST", 2),
         (selected_lists, "SIZES", (64, 8)),
         (slots_module, "BLOCK", 16),
-        (block_sparse, "TUNING", {16: dict.fromkeys(("forward", "dq", "dkdv"), (16, 4, 1))}),
+        (block_sparse, "TUNING", {16: small_programs(16, 16, 4, 1)}),
     ):
         monkeypatch.setattr(module, name, value)
     block_sparse_lists.lists_of.cache_clear()

@@ -1,6 +1,6 @@
 """What the block-sparse kernels walk: the visible blocks of a layout, as lists on a device.
 
-Blocks that are only partly visible carry a tile of booleans, evaluated once, equal tiles stored
+Blocks that are only partly visible carry a tile of biases, evaluated once, equal tiles stored
 once. A key block that very many rows read is cut into shares, so that no processor works alone.
 """
 
@@ -40,7 +40,7 @@ class Lists:
     shares: tuple[Tensor, ...]  # column, first, middle, last, place in the shared sums or −1
     back_rows: Tensor  # (visible,) query block of each entry, by column
     back_tiles: Tensor
-    tiles: Tensor  # (tiles, block, block) uint8, queries × keys
+    tiles: Tensor  # (tiles, block, block) added to scores, queries × keys: 0 where seen, else −∞
     back: Tensor  # the same, keys × queries
     shared: Ints  # columns that several shares work on
     layouts: int = 1
@@ -108,8 +108,8 @@ def lists_of(part: Part, block: int, lines: int, device: torch.device) -> Lists:
         shares=tuple(put(x) for x in shares),
         back_rows=put(u[by_col]),
         back_tiles=put(tile[by_col]),
-        tiles=put(tiles, np.uint8),
-        back=put(tiles.transpose(0, 2, 1), np.uint8),
+        tiles=_biases(tiles, device),
+        back=_biases(tiles.transpose(0, 2, 1), device),
         shared=shared,
     )
 
@@ -134,7 +134,7 @@ def lists_of_several(
 
     column, nowhere = np.tile(np.arange(columns), layouts), np.full(layouts * columns, -1)
     shares = (column, ends - tall, ends - tall, ends, nowhere)
-    whole = put(np.ones((1, block, block)), np.uint8)
+    whole = _biases(np.ones((1, block, block), dtype=bool), device)
     return Lists(
         block=block,
         rows=rows,
@@ -175,6 +175,12 @@ def _shares(found: Layout, full: Bools, lines: int) -> tuple[tuple[Ints, ...], I
     place[shared] = np.arange(len(shared))
     order = np.argsort(first - last, kind="stable")
     return tuple(x[order] for x in (column, first, middle, last, place[column])), shared
+
+
+def _biases(seen: Bools, device: torch.device) -> Tensor:
+    """What is added to scores: 0 where they are seen, −∞ where not."""
+    biases = torch.from_numpy(np.where(seen, np.float32(0), np.float32(-np.inf)))
+    return biases.to(device, torch.bfloat16).contiguous()
 
 
 def _tiles(part: Part, block: int, u: Ints, v: Ints) -> tuple[np.ndarray, Ints]:

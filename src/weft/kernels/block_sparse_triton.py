@@ -1,7 +1,7 @@
 """Triton kernels of block-sparse attention: forward, gradient of queries, gradient of keys.
 
-One program takes one block of queries (or a share of one block of keys) and walks its list of
-visible blocks, first the partial ones, masked by their tiles, then the full ones. Softmax is
+One program takes `ROWS` queries of a block (or keys, for a share of their block) and walks the list
+of visible blocks, first the partial ones, masked by their tiles, then the full ones. Softmax is
 accumulated online in base 2, its maximum that of scores before they are scaled: `scale` is above 0.
 `INIT` continues from an earlier result over other keys: its values and log-sum-exp are the starting
 point, which merges the two exactly and for free.
@@ -22,49 +22,57 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.kernels.dropout_triton import draws, kept_weights
+from weft.kernels.dropout_triton import draws, kept_factors
 
 
 @triton.jit
-def _seen(
-    tiles, tile, i, j, row_labels, col_labels, rows, cols, n, m, fold,
+def _masked(
+    scores, tiles, tile, i, j, row_labels, col_labels, rows, cols, n, m, fold,
     BLOCK: tl.constexpr, MASKED: tl.constexpr, LABELLED: tl.constexpr,
 ):  # fmt: skip
-    """What rows i and columns j of one tile see; `rows` and `cols` are their tensor indices."""
-    seen = (i[:, None] >= 0) & (j[None, :] >= 0)
+    """Scores of rows i and columns j of one tile, −∞ where they are not seen.
+
+    `rows` and `cols` are their tensor indices.
+    """
     if MASKED:
-        seen = tl.load(tiles + tile * BLOCK * BLOCK + i[:, None] * BLOCK + j[None, :]) != 0
+        bias = tl.load(tiles + tile * BLOCK * BLOCK + i[:, None] * BLOCK + j[None, :])
+        scores += bias.to(tl.float32)
     if LABELLED:
         a = tl.load(row_labels + rows * fold, mask=rows < n, other=-2)
         b = tl.load(col_labels + cols * fold, mask=cols < m, other=-3)
-        seen = seen & (a[:, None] == b[None, :])
-    return seen
+        scores = tl.where(a[:, None] == b[None, :], scores, float("-inf"))
+    return scores
 
 
 @triton.jit
-def _row(start, middle, row_order, pick, PICKED: tl.constexpr):
+def _row(start, middle, row_order, pick, PARTS: tl.constexpr, PICKED: tl.constexpr):
     """The block of queries of this program, and its list; `PICKED`: in the layout of its row."""
-    rows, layout = tl.num_programs(1), 0
+    rows, layout = tl.num_programs(1) // PARTS, 0
     if PICKED:
         layout = tl.load(pick)
-    u = tl.load(row_order + layout * rows + tl.program_id(1))
+    u = tl.load(row_order + layout * rows + tl.program_id(1) // PARTS)
     entry = start + layout * (rows + 1) + u
     return u, tl.load(entry), tl.load(middle + layout * rows + u), tl.load(entry + 1)
 
 
 @triton.jit
+def _own(ROWS: tl.constexpr, PARTS: tl.constexpr):
+    """Places inside its block of what this program takes; the parts of a block stand together."""
+    return tl.program_id(1) % PARTS * ROWS + tl.arange(0, ROWS)
+
+
+@triton.jit
 def _walk_keys(
     acc, top, total, q, k_base, v_base, k_stride, v_stride, first, last, cols, tile_of, tiles,
-    query_labels, key_labels, rows, n, m, fold, scale, row_draws, col_draws, threshold, grow,
-    BLOCK: tl.constexpr, STEP: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
-    MASKED: tl.constexpr, LABELLED: tl.constexpr, DROPS: tl.constexpr,
+    query_labels, key_labels, i, rows, n, m, fold, scale, row_draws, col_draws, threshold, grow,
+    BLOCK: tl.constexpr, STEP: tl.constexpr, UNROLL: tl.constexpr, WIDTH: tl.constexpr,
+    EVEN: tl.constexpr, MASKED: tl.constexpr, LABELLED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
-    """Online softmax of one block of queries over the blocks first..last of its list."""
-    i = tl.arange(0, BLOCK)
+    """Online softmax of queries `rows`, i of their block, over blocks first..last of its list."""
     d = tl.arange(0, WIDTH)
     if DROPS:
         drawn = draws(row_draws, rows, n)[:, None]
-    for it in range(first * (BLOCK // STEP), last * (BLOCK // STEP)):
+    for it in tl.range(first * (BLOCK // STEP), last * (BLOCK // STEP), loop_unroll_factor=UNROLL):
         entry = it // (BLOCK // STEP)
         j = it % (BLOCK // STEP) * STEP + tl.arange(0, STEP)
         at = tl.load(cols + entry) * BLOCK + j
@@ -77,11 +85,10 @@ def _walk_keys(
             v = tl.load(v_base + wide * v_stride + d[None, :], mask=at[:, None] < m, other=0)
         scores = tl.dot(q, tl.trans(k))
         if MASKED or LABELLED:
-            seen = _seen(
-                tiles, tl.load(tile_of + entry), i, j, query_labels, key_labels, rows, at, n, m,
-                fold, BLOCK, MASKED, LABELLED,
+            scores = _masked(
+                scores, tiles, tl.load(tile_of + entry), i, j, query_labels, key_labels, rows, at,
+                n, m, fold, BLOCK, MASKED, LABELLED,
             )  # fmt: skip
-            scores = tl.where(seen, scores, float("-inf"))
         new_top = tl.maximum(top, tl.max(scores, 1))
         base = tl.where(new_top == float("-inf"), 0.0, new_top * scale)
         weights = tl.exp2(scores * scale - base[:, None])
@@ -89,8 +96,7 @@ def _walk_keys(
         total = total * shrink + tl.sum(weights, 1)
         acc = acc * shrink[:, None]
         if DROPS:
-            kept = kept_weights(drawn, draws(col_draws, at, m)[None, :], threshold)
-            weights = tl.where(kept, weights, 0.0)
+            weights *= kept_factors(drawn, draws(col_draws, at, m)[None, :], threshold, grow)
         acc = tl.dot(weights.to(v.dtype), v, acc)
         top = new_top
     return acc, top, total
@@ -102,18 +108,20 @@ def forward_kernel(
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, o_b, o_h, o_n, s_b, s_h, s_n,
     start, middle, cols, tile_of, tiles, row_order, pick, query_labels, key_labels,
     heads, group, fold, n, m, scale, row_draws, col_draws, threshold, grow,
-    BLOCK: tl.constexpr, STEP: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
-    LABELLED: tl.constexpr, DROPS: tl.constexpr, PICKED: tl.constexpr, INIT: tl.constexpr,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, UNROLL: tl.constexpr,
+    WIDTH: tl.constexpr, EVEN: tl.constexpr, LABELLED: tl.constexpr, DROPS: tl.constexpr,
+    PICKED: tl.constexpr, INIT: tl.constexpr,
 ):  # fmt: skip
-    """Values and log-sum-exp of one block of queries of one head."""
+    """Values and log-sum-exp of queries of one block and one head."""
     line = tl.program_id(0)
     b, r = (line // (heads * fold)).to(tl.int64), (line // heads % fold).to(tl.int64)
     h = (line % heads).to(tl.int64)
-    u, first, middle_at, last = _row(start, middle, row_order, pick + b, PICKED)
+    u, first, middle_at, last = _row(start, middle, row_order, pick + b, BLOCK // ROWS, PICKED)
     unit = (b * heads + h) * fold + r
     row_draws += unit * n
     col_draws += unit * m
-    rows = u * BLOCK + tl.arange(0, BLOCK)
+    i = _own(ROWS, BLOCK // ROWS)
+    rows = u * BLOCK + i
     d = tl.arange(0, WIDTH)
     real = rows < n
     wide = rows[:, None].to(tl.int64)
@@ -126,26 +134,26 @@ def forward_kernel(
     if INIT:
         top = tl.load(s_at, mask=real, other=float("-inf")) * (1.4426950408889634 / scale)
         total = tl.where(top == float("-inf"), 0.0, 1.0)
-        acc = tl.load(o_at, mask=real[:, None], other=0).to(tl.float32) / grow
+        acc = tl.load(o_at, mask=real[:, None], other=0).to(tl.float32)
     else:
-        top = tl.full([BLOCK], float("-inf"), tl.float32)
-        total = tl.zeros([BLOCK], tl.float32)
-        acc = tl.zeros([BLOCK, WIDTH], tl.float32)
+        top = tl.full([ROWS], float("-inf"), tl.float32)
+        total = tl.zeros([ROWS], tl.float32)
+        acc = tl.zeros([ROWS, WIDTH], tl.float32)
     labels_q, labels_k = query_labels + b * n * fold + r, key_labels + b * m * fold + r
     acc, top, total = _walk_keys(
         acc, top, total, q, k_base, v_base, k_n, v_n, first, middle_at, cols, tile_of, tiles,
-        labels_q, labels_k, rows, n, m, fold, scale, row_draws, col_draws, threshold, grow,
-        BLOCK, STEP, WIDTH, EVEN, True, LABELLED, DROPS,
+        labels_q, labels_k, i, rows, n, m, fold, scale, row_draws, col_draws, threshold, grow,
+        BLOCK, STEP, UNROLL, WIDTH, EVEN, True, LABELLED, DROPS,
     )  # fmt: skip
     acc, top, total = _walk_keys(
         acc, top, total, q, k_base, v_base, k_n, v_n, middle_at, last, cols, tile_of, tiles,
-        labels_q, labels_k, rows, n, m, fold, scale, row_draws, col_draws, threshold, grow,
-        BLOCK, STEP, WIDTH, EVEN, False, LABELLED, DROPS,
+        labels_q, labels_k, i, rows, n, m, fold, scale, row_draws, col_draws, threshold, grow,
+        BLOCK, STEP, UNROLL, WIDTH, EVEN, False, LABELLED, DROPS,
     )  # fmt: skip
     alive = total > 0
     safe = tl.where(alive, total, 1.0)
     lse = tl.where(alive, (top * scale + tl.log2(safe)) * 0.6931471805599453, float("-inf"))
-    acc = acc * (grow / safe)[:, None]
+    acc = acc * (1.0 / safe)[:, None]
     tl.store(o_at, acc.to(out_ptr.dtype.element_ty), mask=real[:, None])
     tl.store(s_at, lse, mask=real)
 
@@ -153,16 +161,15 @@ def forward_kernel(
 @triton.jit
 def _walk_keys_back(
     dq, q, dout, base, delta, k_base, v_base, k_stride, v_stride, first, last, cols, tile_of,
-    tiles, query_labels, key_labels, rows, n, m, fold, scale, row_draws, col_draws, threshold, grow,
-    BLOCK: tl.constexpr, STEP: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
-    MASKED: tl.constexpr, LABELLED: tl.constexpr, DROPS: tl.constexpr,
+    tiles, query_labels, key_labels, i, rows, n, m, fold, scale, row_draws, col_draws, threshold,
+    grow, BLOCK: tl.constexpr, STEP: tl.constexpr, UNROLL: tl.constexpr, WIDTH: tl.constexpr,
+    EVEN: tl.constexpr, MASKED: tl.constexpr, LABELLED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of one block of queries over the blocks first..last of its list."""
-    i = tl.arange(0, BLOCK)
+    """Gradient of queries `rows`, i of their block, over the blocks first..last of its list."""
     d = tl.arange(0, WIDTH)
     if DROPS:
         drawn = draws(row_draws, rows, n)[:, None]
-    for it in range(first * (BLOCK // STEP), last * (BLOCK // STEP)):
+    for it in tl.range(first * (BLOCK // STEP), last * (BLOCK // STEP), loop_unroll_factor=UNROLL):
         entry = it // (BLOCK // STEP)
         j = it % (BLOCK // STEP) * STEP + tl.arange(0, STEP)
         at = tl.load(cols + entry) * BLOCK + j
@@ -173,17 +180,16 @@ def _walk_keys_back(
         else:
             k = tl.load(k_base + wide * k_stride + d[None, :], mask=at[:, None] < m, other=0)
             v = tl.load(v_base + wide * v_stride + d[None, :], mask=at[:, None] < m, other=0)
-        p = tl.exp2(tl.dot(q, tl.trans(k)) * scale - base[:, None])
+        scores = tl.dot(q, tl.trans(k))
         if MASKED or LABELLED:
-            seen = _seen(
-                tiles, tl.load(tile_of + entry), i, j, query_labels, key_labels, rows, at, n, m,
-                fold, BLOCK, MASKED, LABELLED,
+            scores = _masked(
+                scores, tiles, tl.load(tile_of + entry), i, j, query_labels, key_labels, rows, at,
+                n, m, fold, BLOCK, MASKED, LABELLED,
             )  # fmt: skip
-            p = tl.where(seen, p, 0.0)
+        p = tl.exp2(scores * scale - base[:, None])
         dp = tl.dot(dout, tl.trans(v))
         if DROPS:
-            kept = kept_weights(drawn, draws(col_draws, at, m)[None, :], threshold)
-            dp = tl.where(kept, dp, 0.0) * grow
+            dp *= kept_factors(drawn, draws(col_draws, at, m)[None, :], threshold, grow)
         ds = p * (dp - delta[:, None])
         dq = tl.dot(ds.to(k.dtype), k, dq)
     return dq
@@ -196,22 +202,23 @@ def query_gradient_kernel(
     s_b, s_h, s_n, x_b, x_h, x_n,
     start, middle, cols, tile_of, tiles, row_order, pick, query_labels, key_labels,
     heads, group, fold, n, m, scale, natural_scale, row_draws, col_draws, threshold, grow,
-    BLOCK: tl.constexpr, STEP: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
-    LABELLED: tl.constexpr, DROPS: tl.constexpr, PICKED: tl.constexpr, FIRST: tl.constexpr,
-    HAS_DLSE: tl.constexpr,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, UNROLL: tl.constexpr,
+    WIDTH: tl.constexpr, EVEN: tl.constexpr, LABELLED: tl.constexpr, DROPS: tl.constexpr,
+    PICKED: tl.constexpr, FIRST: tl.constexpr, HAS_DLSE: tl.constexpr,
 ):  # fmt: skip
-    """dq of one block of queries; the first part also writes what all gradients need of each row.
+    """dq of queries of one block; the first part also writes what all gradients need of each row.
 
-    base = lse in base 2,   delta = dout·out − dlse
+    base = lse in base 2, ∞ for a row that sees nothing,   delta = dout·out − dlse
     """
     line = tl.program_id(0)
     b, r = (line // (heads * fold)).to(tl.int64), (line // heads % fold).to(tl.int64)
     h = (line % heads).to(tl.int64)
-    u, first, middle_at, last = _row(start, middle, row_order, pick + b, PICKED)
+    u, first, middle_at, last = _row(start, middle, row_order, pick + b, BLOCK // ROWS, PICKED)
     unit = (b * heads + h) * fold + r
     row_draws += unit * n
     col_draws += unit * m
-    rows = u * BLOCK + tl.arange(0, BLOCK)
+    i = _own(ROWS, BLOCK // ROWS)
+    rows = u * BLOCK + i
     d = tl.arange(0, WIDTH)
     real = rows < n
     wide = rows[:, None].to(tl.int64)
@@ -227,7 +234,9 @@ def query_gradient_kernel(
         if HAS_DLSE:
             delta -= tl.load(dlse_ptr + s_at, mask=real, other=0)
         tl.store(delta_ptr + s_at, delta, mask=real)
-        base = tl.load(lse_ptr + s_at, mask=real, other=0) * 1.4426950408889634
+        lse = tl.load(lse_ptr + s_at, mask=real, other=0)
+        # A row that sees nothing has no weights: exp2 of −∞ is 0, whatever its scores.
+        base = tl.where(lse == float("-inf"), float("inf"), lse * 1.4426950408889634)
         tl.store(base_ptr + s_at, base, mask=real)
     else:
         delta = tl.load(delta_ptr + s_at, mask=real, other=0)
@@ -235,16 +244,16 @@ def query_gradient_kernel(
     k_base = k_ptr + b * k_b + (h // group) * k_h + r * (k_n // fold)
     v_base = v_ptr + b * v_b + (h // group) * v_h + r * (v_n // fold)
     labels_q, labels_k = query_labels + b * n * fold + r, key_labels + b * m * fold + r
-    dq = tl.zeros([BLOCK, WIDTH], tl.float32)
+    dq = tl.zeros([ROWS, WIDTH], tl.float32)
     dq = _walk_keys_back(
         dq, q, dout, base, delta, k_base, v_base, k_n, v_n, first, middle_at, cols, tile_of, tiles,
-        labels_q, labels_k, rows, n, m, fold, scale, row_draws, col_draws, threshold, grow,
-        BLOCK, STEP, WIDTH, EVEN, True, LABELLED, DROPS,
+        labels_q, labels_k, i, rows, n, m, fold, scale, row_draws, col_draws, threshold, grow,
+        BLOCK, STEP, UNROLL, WIDTH, EVEN, True, LABELLED, DROPS,
     )  # fmt: skip
     dq = _walk_keys_back(
         dq, q, dout, base, delta, k_base, v_base, k_n, v_n, middle_at, last, cols, tile_of, tiles,
-        labels_q, labels_k, rows, n, m, fold, scale, row_draws, col_draws, threshold, grow,
-        BLOCK, STEP, WIDTH, EVEN, False, LABELLED, DROPS,
+        labels_q, labels_k, i, rows, n, m, fold, scale, row_draws, col_draws, threshold, grow,
+        BLOCK, STEP, UNROLL, WIDTH, EVEN, False, LABELLED, DROPS,
     )  # fmt: skip
     dq = dq * natural_scale
     dq_at = dq_ptr + b * x_b + h * x_h + r * (x_n // fold) + wide * x_n + d[None, :]
@@ -256,17 +265,16 @@ def query_gradient_kernel(
 @triton.jit
 def _walk_queries_back(
     dk, dv, k, v, q_base, dout_base, its_base, delta_base, q_stride, g_stride, s_stride,
-    first, last, rows_of, tile_of, tiles, query_labels, key_labels, cols, n, m, fold, scale,
+    first, last, rows_of, tile_of, tiles, query_labels, key_labels, j, cols, n, m, fold, scale,
     row_draws, col_draws, threshold, grow,
-    BLOCK: tl.constexpr, STEP: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
-    MASKED: tl.constexpr, LABELLED: tl.constexpr, DROPS: tl.constexpr,
+    BLOCK: tl.constexpr, STEP: tl.constexpr, UNROLL: tl.constexpr, WIDTH: tl.constexpr,
+    EVEN: tl.constexpr, MASKED: tl.constexpr, LABELLED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of one block of keys over the blocks first..last of its list."""
-    j = tl.arange(0, BLOCK)
+    """Gradients of keys `cols`, j of their block, over the blocks first..last of its list."""
     d = tl.arange(0, WIDTH)
     if DROPS:
         drawn = draws(col_draws, cols, m)[:, None]
-    for it in range(first * (BLOCK // STEP), last * (BLOCK // STEP)):
+    for it in tl.range(first * (BLOCK // STEP), last * (BLOCK // STEP), loop_unroll_factor=UNROLL):
         entry = it // (BLOCK // STEP)
         i = it % (BLOCK // STEP) * STEP + tl.arange(0, STEP)
         at = tl.load(rows_of + entry) * BLOCK + i
@@ -282,21 +290,22 @@ def _walk_queries_back(
             base = tl.load(its_base + at.to(tl.int64) * s_stride, mask=at < n, other=0)
             delta = tl.load(delta_base + at.to(tl.int64) * s_stride, mask=at < n, other=0)
         # Keys × queries: the products below read p and ds as they come, without a transpose.
-        p = tl.exp2(tl.dot(k, tl.trans(q)) * scale - base[None, :])
+        scores = tl.dot(k, tl.trans(q))
         if MASKED or LABELLED:
-            seen = _seen(
-                tiles, tl.load(tile_of + entry), j, i, key_labels, query_labels, cols, at, m, n,
-                fold, BLOCK, MASKED, LABELLED,
+            scores = _masked(
+                scores, tiles, tl.load(tile_of + entry), j, i, key_labels, query_labels, cols, at,
+                m, n, fold, BLOCK, MASKED, LABELLED,
             )  # fmt: skip
-            p = tl.where(seen, p, 0.0)
+        p = tl.exp2(scores * scale - base[None, :])
         dp = tl.dot(v, tl.trans(dout))
-        weights = p
         if DROPS:
-            kept = kept_weights(draws(row_draws, at, n)[None, :], drawn, threshold)
-            weights = tl.where(kept, p, 0.0)
-            dp = tl.where(kept, dp, 0.0) * grow
+            asked = draws(row_draws, at, n)[None, :]
+            weights = p * kept_factors(asked, drawn, threshold, grow)
+            ds = weights * dp - p * delta[None, :]
+        else:
+            weights = p
+            ds = p * (dp - delta[None, :])
         dv = tl.dot(weights.to(dout.dtype), dout, dv)
-        ds = p * (dp - delta[None, :])
         dk = tl.dot(ds.to(q.dtype), q, dk)
     return dk, dv
 
@@ -309,20 +318,22 @@ def key_gradient_kernel(
     seg_col, seg_first, seg_middle, seg_last, seg_shared, rows_of, tile_of, tiles, pick,
     query_labels, key_labels, key_heads, group, fold, n, m, scale, natural_scale,
     row_draws, col_draws, threshold, grow,
-    BLOCK: tl.constexpr, STEP: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
-    LABELLED: tl.constexpr, DROPS: tl.constexpr, PICKED: tl.constexpr, ADD: tl.constexpr,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, UNROLL: tl.constexpr,
+    WIDTH: tl.constexpr, EVEN: tl.constexpr, LABELLED: tl.constexpr, DROPS: tl.constexpr,
+    PICKED: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
-    """dk and dv of one share of a block of keys, summed over the query heads of its group.
+    """dk and dv of keys of one share of a block, summed over the query heads of its group.
 
     A block that several shares work on collects in `shared`, (key heads, blocks, 2, BLOCK, WIDTH).
     """
     line = tl.program_id(0)
     b, r = (line // (key_heads * fold)).to(tl.int64), (line // key_heads % fold).to(tl.int64)
     h = (line % key_heads).to(tl.int64)
-    seg = tl.program_id(1)
+    seg = tl.program_id(1) // (BLOCK // ROWS)
     if PICKED:
-        seg += tl.load(pick + b) * tl.num_programs(1)
-    cols = tl.load(seg_col + seg) * BLOCK + tl.arange(0, BLOCK)
+        seg += tl.load(pick + b) * (tl.num_programs(1) // (BLOCK // ROWS))
+    j = _own(ROWS, BLOCK // ROWS)
+    cols = tl.load(seg_col + seg) * BLOCK + j
     d = tl.arange(0, WIDTH)
     real = cols < m
     wide = cols[:, None].to(tl.int64)
@@ -333,8 +344,8 @@ def key_gradient_kernel(
     first, last = tl.load(seg_first + seg), tl.load(seg_last + seg)
     middle_at = tl.load(seg_middle + seg)
     labels_q, labels_k = query_labels + b * n * fold + r, key_labels + b * m * fold + r
-    dk = tl.zeros([BLOCK, WIDTH], tl.float32)
-    dv = tl.zeros([BLOCK, WIDTH], tl.float32)
+    dk = tl.zeros([ROWS, WIDTH], tl.float32)
+    dv = tl.zeros([ROWS, WIDTH], tl.float32)
     for a in range(group):
         x = h * group + a
         unit = (b * key_heads * group + x) * fold + r
@@ -344,19 +355,21 @@ def key_gradient_kernel(
         s_base = b * s_b + x * s_h + r * (s_n // fold)
         dk, dv = _walk_queries_back(
             dk, dv, k, v, q_base, dout_base, base_ptr + s_base, delta_ptr + s_base, q_n, g_n, s_n,
-            first, middle_at, rows_of, tile_of, tiles, labels_q, labels_k, cols, n, m, fold, scale,
-            asked, read, threshold, grow, BLOCK, STEP, WIDTH, EVEN, True, LABELLED, DROPS,
+            first, middle_at, rows_of, tile_of, tiles, labels_q, labels_k, j, cols, n, m, fold,
+            scale, asked, read, threshold, grow, BLOCK, STEP, UNROLL, WIDTH, EVEN, True, LABELLED,
+            DROPS,
         )  # fmt: skip
         dk, dv = _walk_queries_back(
             dk, dv, k, v, q_base, dout_base, base_ptr + s_base, delta_ptr + s_base, q_n, g_n, s_n,
-            middle_at, last, rows_of, tile_of, tiles, labels_q, labels_k, cols, n, m, fold, scale,
-            asked, read, threshold, grow, BLOCK, STEP, WIDTH, EVEN, False, LABELLED, DROPS,
+            middle_at, last, rows_of, tile_of, tiles, labels_q, labels_k, j, cols, n, m, fold,
+            scale, asked, read, threshold, grow, BLOCK, STEP, UNROLL, WIDTH, EVEN, False, LABELLED,
+            DROPS,
         )  # fmt: skip
-    dk, dv = dk * natural_scale, dv * grow
+    dk = dk * natural_scale
     shared = tl.load(seg_shared + seg)
     if shared >= 0:
         place = shared_ptr + line * shared_line + shared.to(tl.int64) * 2 * BLOCK * WIDTH
-        place += tl.arange(0, BLOCK)[:, None] * WIDTH + d[None, :]
+        place += j[:, None] * WIDTH + d[None, :]
         tl.atomic_add(place, dk)
         tl.atomic_add(place + BLOCK * WIDTH, dv)
     else:

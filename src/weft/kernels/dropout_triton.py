@@ -37,13 +37,14 @@ def column_numbers(seeds, line, cols):
 
 
 @triton.jit
-def kept_weights(row, col, threshold):
-    """Which weights dropout leaves, from what rows and columns drew; the same in all kernels.
+def kept_factors(row, col, threshold, grow):
+    """What dropout multiplies weights by, from what rows and columns drew: 0, or `grow` where kept.
 
     The product against a threshold: one operation for each weight, where a generator of the Philox
-    family takes twenty.
+    family takes twenty. A factor that is used once costs least: the compiler packs conditions that
+    have to last into bits, and weights that it selects among after rounding them.
     """
-    return row * col >= threshold.to(tl.uint32, bitcast=False)
+    return tl.where(row * col >= threshold.to(tl.uint32, bitcast=False), grow, 0.0)
 
 
 @triton.jit

@@ -30,8 +30,8 @@ from weft.kernels.dropout import Dropout
 from weft.kernels.joint import empty_like_heads
 
 # (own places, places per step, warps, stages) of the two kernels that attend, by width of heads.
-FORWARD = {16: (64, 32, 4, 3), 32: (64, 32, 4, 3), 64: (64, 128, 4, 2), 128: (64, 32, 4, 2)}
-BACKWARD = {16: (64, 16, 4, 2), 32: (64, 16, 4, 2), 64: (64, 32, 4, 5), 128: (64, 32, 8, 2)}
+FORWARD = {16: (64, 32, 4, 2), 32: (64, 32, 4, 3), 64: (64, 128, 4, 2), 128: (64, 32, 4, 2)}
+BACKWARD = {16: (64, 32, 4, 2), 32: (64, 16, 4, 2), 64: (64, 32, 4, 5), 128: (64, 32, 8, 2)}
 LONGEST_STEP = 128
 ROWS = 32  # rows of one program of the kernels that go through memory once
 PLACES = 1024  # places of one program of the kernel that finds the runs

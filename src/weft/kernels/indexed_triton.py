@@ -22,7 +22,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.kernels.dropout_triton import column_numbers, kept_weights, row_numbers
+from weft.kernels.dropout_triton import column_numbers, kept_factors, row_numbers
 from weft.kernels.indexed_rows_triton import ring_of, row_address, row_mask
 
 
@@ -152,8 +152,7 @@ def forward_kernel(
         total = total * shrink + tl.sum(weights, 1)
         acc = acc * shrink[:, None]
         if DROPS:
-            kept = kept_weights(asks, _drawn(mark_ptr + 2 * kind, at), threshold)
-            weights = tl.where(kept, weights, 0.0)
+            weights *= kept_factors(asks, _drawn(mark_ptr + 2 * kind, at), threshold, grow)
         acc = tl.dot(weights.to(v.dtype), v, acc)
         top = new_top
     alive = total > 0
@@ -163,7 +162,7 @@ def forward_kernel(
     if BY_PLACE:
         row = p
     out = row_address(out_ptr, line, 0, places * WIDTH, 0, WIDTH, row, WIDTH)
-    acc = acc * (grow / safe)[:, None]
+    acc = acc * (1.0 / safe)[:, None]
     tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=own[:, None])
     tl.store(lse_ptr + line * places + row, lse, mask=own)
 
@@ -221,8 +220,7 @@ def backward_kernel(
         weights = tl.where(seen, weights, 0.0)
         back = tl.dot(g_own, tl.trans(v))
         if DROPS:
-            kept = kept_weights(asks, _drawn(mark_ptr + 2 * kind, at), threshold)
-            back = tl.where(kept, back, 0.0) * grow
+            back *= kept_factors(asks, _drawn(mark_ptr + 2 * kind, at), threshold, grow)
         back = weights * (back - delta[:, None]) * norm
         dx = tl.dot(back.to(k.dtype), k, dx)
     v_at = row_address(v_ptr, b, h // group, v_b, v_h, v_n, tokens, WIDTH)
@@ -247,13 +245,15 @@ def backward_kernel(
         seen = _seen(tl.load(mark_ptr + kind + at), lo - less, size, itself, RING)
         weights = tl.where(seen, weights, 0.0)
         back = tl.dot(v_own, tl.trans(g))
-        dropped = weights
+        delta_at = tl.load(value_ptr + 2 * kind + at)[None, :]
         if DROPS:
-            kept = kept_weights(_drawn(mark_ptr + 3 * kind, at), read, threshold)
-            dropped = tl.where(kept, weights, 0.0)
-            back = tl.where(kept, back, 0.0) * grow
+            asked = _drawn(mark_ptr + 3 * kind, at)
+            dropped = weights * kept_factors(asked, read, threshold, grow)
+            back = dropped * back - weights * delta_at
+        else:
+            dropped = weights
+            back = weights * (back - delta_at)
         dv = tl.dot(dropped.to(g.dtype), g, dv)
-        back = weights * (back - tl.load(value_ptr + 2 * kind + at)[None, :])
         dk = tl.dot(back.to(q.dtype), q, dk)
     # k = x · norm(x), so dk goes on to x by norm · dk − norm³ (x·dk) x.
     wide = x_own.to(tl.float32)
@@ -262,4 +262,4 @@ def backward_kernel(
     dx_at = row_address(dx_ptr, line, 0, places * WIDTH, 0, WIDTH, row, WIDTH)
     tl.store(dx_at, dx.to(dx_ptr.dtype.element_ty), mask=own[:, None])
     dv_at = row_address(dv_ptr, line, 0, places * WIDTH, 0, WIDTH, row, WIDTH)
-    tl.store(dv_at, (dv * grow).to(dv_ptr.dtype.element_ty), mask=own[:, None])
+    tl.store(dv_at, dv.to(dv_ptr.dtype.element_ty), mask=own[:, None])

@@ -20,7 +20,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.kernels.dropout_triton import column_numbers, kept_weights, row_numbers
+from weft.kernels.dropout_triton import column_numbers, kept_factors, row_numbers
 
 
 @triton.jit
@@ -96,8 +96,7 @@ def forward_kernel(
         safe = tl.where(total > 0, total, 1.0)
         if DROPS:
             asks = row_numbers(seeds, line * group + a, token)[:, None]
-            kept = kept_weights(asks, drawn, threshold)
-            weights = tl.where(kept, weights * grow, 0.0)
+            weights *= kept_factors(asks, drawn, threshold, grow)
         out = tl.dot(weights.to(v.dtype), v) * (1.0 / safe)[:, None]
         row = pair * group + a
         part_at = part_ptr + row[:, None] * WIDTH + d[None, :]
@@ -212,9 +211,9 @@ def backward_kernel(
         weights = p
         if DROPS:
             asks = row_numbers(seeds, line * group + a, token)[:, None]
-            kept = kept_weights(asks, drawn, threshold)
-            weights = tl.where(kept, p * grow, 0.0)
-            dp = tl.where(kept, dp * grow, 0.0)
+            kept = kept_factors(asks, drawn, threshold, grow)
+            weights = p * kept
+            dp *= kept
         dv = tl.dot(tl.trans(weights.to(dout.dtype)), dout, dv)
         ds = (p * (dp * natural_scale - delta[:, None])).to(q.dtype)
         dk = tl.dot(tl.trans(ds), q, dk)
