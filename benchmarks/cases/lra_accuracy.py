@@ -67,7 +67,7 @@ class Told(Listener):
 
 def gather(out: Path, tasks: list[str]) -> None:
     """The rows of all tasks in one file; the validations of their cells, and trivial rules."""
-    rows = [row for task in tasks for row in found(out / task / "rows.jsonl")]
+    rows = [row for task in tasks for row in told(found(out / task / "rows.jsonl"))]
     curves = [
         {"task": row["task"], **{key: row[key] for key in ("label", "seed")}}
         | {key: point[key] for key in ("step", "score", "loss")}
@@ -83,6 +83,14 @@ def gather(out: Path, tasks: list[str]) -> None:
     for name, lines in (("rows", rows), ("curves", curves), ("baselines", rules)):
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         replace_file(out / f"{name}.jsonl", text.encode())
+
+
+def told(rows: list[dict]) -> list[dict]:
+    """Rows without what compares them with dense attention, where that was not trained beside."""
+    if any(row["label"] == "full" for row in rows):
+        return rows
+    unknown = dict.fromkeys(("parameters_ratio", "target", "seconds_to_target"))
+    return [row | unknown | {"dense": False} for row in rows]
 
 
 def found(path: Path) -> list[dict]:

@@ -41,6 +41,17 @@ def test_cells_have_the_released_sizes(task, tmp_path, monkeypatch):
     assert f"chunk={chunk}" in cells["reformer"].experiment.mixer
 
 
+def test_a_run_without_dense_attention_compares_nothing_with_it():
+    """The grid takes some contender for its base then, which the rows must not call dense."""
+    base = {"label": "longformer", "dense": True, "parameters_ratio": 1.0, "target": 0.4}
+    other = {"label": "reformer", "dense": False, "parameters_ratio": 0.4, "target": 0.4}
+    for row in SCRIPT.told([base, other]):
+        assert not row["dense"]
+        assert row["parameters_ratio"] is row["target"] is row["seconds_to_target"] is None
+    beside = [{**base, "label": "full"}, other]
+    assert SCRIPT.told(beside) == beside
+
+
 def test_rows_and_curves_of_all_tasks_are_gathered(tmp_path):
     for task, label in (("text", "full"), ("image", "fnet")):
         row = {"task": task, "label": label, "seed": 0, "cell": f"cells/{label}", "test_score": 0.5}
