@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from weft.kernels.block_sparse_lists import Lists, Step, lists_of, steps_of
 from weft.kernels.dropout import Dropout
+from weft.kernels.fitting import start_fitting
 from weft.kernels.joint import empty_like_heads
 from weft.kernels.labels import Labels, make_labels
 from weft.patterns.lower import Lowered, Part
@@ -28,6 +29,7 @@ from weft.patterns.order import Order
 BLOCKS = (128, 64)  # block sizes the kernels are used with, the faster per pair first
 WIDTHS = (16, 32, 64, 128)
 LOG2E = 1.4426950408889634
+LEAST_STEP = 16  # what a product of matrices takes at once
 
 
 class Setting(NamedTuple):
@@ -38,6 +40,14 @@ class Setting(NamedTuple):
     warps: int
     stages: int
     unroll: int = 1  # steps between two waits for memory
+
+    def smaller(self) -> Setting | None:
+        """One that takes less memory of a processor; None: there is none."""
+        if self.unroll > 1:
+            return self._replace(unroll=1)
+        if self.step > LEAST_STEP:
+            return self._replace(step=self.step // 2)
+        return self._replace(stages=1) if self.stages > 1 else None
 
 
 # The fastest settings found on an H200, by block size and width of heads; in blocks of 64, heads of
@@ -316,22 +326,19 @@ def launcher(
     """A function that starts a kernel: its tensors, then those whose strides it wants."""
     plan, fold, d = step.lists, step.fold, q.shape[3]
     tuned = TUNING[plan.block][name][d]
-    parts = plan.block // tuned.rows
+    parts = plan.block // tuned.rows  # programs of a block: the same in all smaller settings
     b, h, g, n, m = q.shape[0], q.shape[1], k.shape[1], q.shape[2] // fold, k.shape[2] // fold
     marks = (plan.cols, plan.cols) if labels is None else (labels.queries, labels.keys)
     marks = (plan.cols if step.pick is None else step.pick, *marks)
     settings = {
         "BLOCK": plan.block,
         "ROWS": tuned.rows,
-        "STEP": tuned.step,
-        "UNROLL": tuned.unroll,
         "WIDTH": d,
         "EVEN": n % plan.block == 0 and m % plan.block == 0,
         "LABELLED": labels is not None,
         "DROPS": drop is not None,
         "PICKED": step.pick is not None,
         "num_warps": tuned.warps,
-        "num_stages": tuned.stages,
     }
 
     def start(tensors: tuple[Tensor, ...], strided: tuple[Tensor, ...], **more: Any) -> None:
@@ -349,6 +356,12 @@ def launcher(
         if drop is not None:
             drops = (*drop.numbers(part, b * h * fold, n, m), *drop.given(part)[1:])
         given = (*tensors, *strides, *lists, *marks, *sizes, *scales, *drops)
-        kernel[grid](*given, **settings, **more)
+
+        def begin(by: Setting) -> None:
+            loop = {"STEP": by.step, "UNROLL": by.unroll, "num_stages": by.stages}
+            kernel[grid](*given, **settings, **loop, **more)
+
+        kind = (f"block_sparse {name}", plan.block, d, labels is None, drop is None, q.device)
+        start_fitting(kind, tuned, Setting.smaller, begin)
 
     return start

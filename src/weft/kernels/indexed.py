@@ -25,8 +25,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from weft.kernels.block_sparse import LOG2E, WIDTHS
+from weft.kernels.block_sparse import LEAST_STEP, LOG2E, WIDTHS
 from weft.kernels.dropout import Dropout
+from weft.kernels.fitting import start_fitting
 from weft.kernels.joint import empty_like_heads
 
 # (own places, places per step, warps, stages) of the two kernels that attend, by width of heads.
@@ -289,15 +290,19 @@ class Launch:
         self, kernel: Any, tensors: Any, strided: Any, scales: Any, tuned: tuple[int, ...]
     ) -> None:
         """Start a kernel on blocks of places of every line."""
-        own, step, warps, stages = tuned
+        own, _, warps, _ = tuned
         runs = self.runs
         reach = (runs.chunk, runs.lookback, runs.lookahead)
         columns = (self.extent, self.lines * self.extent)
         given = (*tensors, *_strides(strided), *columns, *self.sizes, self.places, *reach, *scales)
-        kernel[(self.lines * -(-self.places // own),)](
-            *given, *self.drops, **self.settings, M=own, STEP=step, num_warps=warps,
-            num_stages=stages,
-        )  # fmt: skip
+
+        def begin(by: tuple[int, ...]) -> None:
+            loop = {"STEP": by[1], "num_warps": warps, "num_stages": by[3]}
+            grid = (self.lines * -(-self.places // own),)
+            kernel[grid](*given, *self.drops, **self.settings, M=own, **loop)
+
+        kind = (kernel.__name__, *self.settings.items(), self.x.device)
+        start_fitting(kind, tuned, _smaller, begin)
 
     def once(
         self, kernel: Any, tensors: Any, strided: Any, numbers: Any, lines: Any = None, **more: Any
@@ -307,6 +312,14 @@ class Launch:
         grid = (b * heads * -(-rows // ROWS),)
         widths = {name: self.settings[name] for name in ("HEAD", "WIDTH")}
         kernel[grid](*tensors, *_strides(strided), *numbers, M=ROWS, **widths, **more)
+
+
+def _smaller(tuned: tuple[int, ...]) -> tuple[int, ...] | None:
+    """A setting that takes less memory of a processor; None: there is none."""
+    own, step, warps, stages = tuned
+    if step > LEAST_STEP:
+        return own, step // 2, warps, stages
+    return (own, step, warps, 1) if stages > 1 else None
 
 
 def _strides(tensors: tuple[Tensor, ...]) -> list[int]:
