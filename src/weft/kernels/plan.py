@@ -45,7 +45,7 @@ class Speed:
 
 # Under a mask torch takes another dense kernel: on an H200, forward 4.0 and backward 3.7 times as
 # long as without (8 rows of 1,000 tokens, 8 heads of 64, bfloat16, dropout).
-# Blocks of 64: 1.1 times as long for each pair, heads of 32 and 64 (benchmarks/cases/settings.py).
+# Blocks of 64: 1.1 times as long for each pair (benchmarks/cases/kernel_settings.py).
 SPEEDS = {"cpu": Speed(1.2, 20_000, 0), "cuda": Speed(1.6, 200_000, 132, 1.1, 3.7)}
 
 

@@ -9,10 +9,11 @@ from weft.kernels import block_sparse, indexed
 from weft.rows import read
 
 ROOT = Path(__file__).parents[2]
-SPEC = importlib.util.spec_from_file_location("settings", ROOT / "benchmarks/cases/settings.py")
+PATH = ROOT / "benchmarks/cases/kernel_settings.py"
+SPEC = importlib.util.spec_from_file_location("kernel_settings", PATH)
 SCRIPT = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(SCRIPT)
-ROWS = read(ROOT / "benchmarks/results/h200_settings.jsonl")
+ROWS = read(ROOT / "benchmarks/results/h200_kernel_settings.jsonl")
 CLOSE = 1.01  # times the fastest: as good
 
 # Of a block size and a width, all cases that were timed.

@@ -1,6 +1,6 @@
 """Launch settings of our attention kernels, timed one by one: rows, steps, warps, stages.
 
-    python benchmarks/cases/settings.py --out benchmarks/results/h200_settings.jsonl
+    python benchmarks/cases/kernel_settings.py --out benchmarks/results/h200_kernel_settings.jsonl
 
 What is fastest stands in `TUNING` (kernels/block_sparse.py), FORWARD and BACKWARD (kernels/
 indexed.py). A setting is timed twice, in turns with all others, and its result is compared with
