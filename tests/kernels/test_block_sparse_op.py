@@ -22,7 +22,7 @@ PATTERNS = {
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
-    small = {size: small_programs(16, 16, 4, 1) for size in (128, 64)}
+    small = {size: small_programs(64, 64, 4, 1) for size in (128, 64)}
     monkeypatch.setattr(block_sparse, "TUNING", small)
     torch.compiler.reset()
 

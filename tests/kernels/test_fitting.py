@@ -34,9 +34,9 @@ class Refusing:
         return launch
 
 
-def heads(n=96, d=16):
+def heads(n=64, d=16):
     torch.manual_seed(0)
-    return [torch.randn(1, 2, n, d, requires_grad=True) for _ in range(3)]
+    return [torch.randn(1, 1, n, d, requires_grad=True) for _ in range(3)]
 
 
 @pytest.mark.parametrize("name", ["forward", "query_gradient", "key_gradient"])
