@@ -296,12 +296,12 @@ def sections() -> dict[Path, dict[str, str]]:
 
 def result_sections() -> dict[Path, dict[str, str]]:
     """Tables of measured results: all of them in docs/speed.md, a summary in the README."""
-    from weft.report.tables import bench_table, to_markdown
+    from weft.report.tables import bench_tables, to_markdown
     from weft.rows import read
 
     found = {path.stem: read(path) for path in sorted(RESULTS.glob("*.jsonl"))}
     tables = {
-        name: to_markdown(bench_table(rows)).strip()
+        name: "\n".join(map(to_markdown, bench_tables(rows))).strip()
         for name, rows in found.items()
         if rows[0].get("bench") == "attention"
     }

@@ -11,14 +11,14 @@ from weft.kernels.block_sparse import attend_several
 from weft.kernels.block_sparse_lists import lists_of_several
 from weft.mixers import BigBird, Frame
 
-BLOCK, ROWS, N, D = 16, 4, 57, 16
+BLOCK, ROWS, N, D = 32, 3, 89, 16
 PICK = [2, 0, 1, 2]
-LENGTHS = [57, 20, 3, 40]
+LENGTHS = [89, 40, 3, 70]
 
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
-    monkeypatch.setattr(block_sparse, "TUNING", {BLOCK: small_programs(16, 16, 4, 1)})
+    monkeypatch.setattr(block_sparse, "TUNING", {BLOCK: small_programs(16, 32, 4, 1)})
 
 
 def layouts():

@@ -4,7 +4,7 @@ import pytest
 from bench_rows import row, some_rows
 from rich.console import Console
 
-from weft.report import bench_table, to_markdown, to_rich
+from weft.report import bench_table, bench_tables, to_markdown, to_rich
 from weft.report.tables import byte_count, relative, seconds
 
 
@@ -38,6 +38,24 @@ def test_reasons_are_told_once_with_their_lengths():
         "b at 64 (memory): killed",
     ]
     assert bench_table([row("a", 64, error="too long")]).notes == ["a at 64: too long"]
+
+
+def test_what_was_measured_again_replaces_what_was_there():
+    rows = [row("a", 64, error="too long"), row("b", 64, median=0.003, kernels="gather")]
+    rows += [row("b", 64, median=0.002, kernels="band"), row("a", 64, median=0.001)]
+    table = bench_table(rows)
+    assert cells(table, "a", "64")[3] == "1 ms ±10%"
+    assert cells(table, "b", "64")[2:4] == ["band", "2 ms ±10%"]
+    assert table.notes == []
+
+
+def test_settings_do_not_share_a_table():
+    rows = [row("a", 64, median=0.001), row("b", 64, median=0.003)]
+    rows.append(row("a", 64, median=0.002, batch=8))
+    small, large = bench_tables(rows)
+    assert [cells(table, "a", "64")[3] for table in (small, large)] == ["1 ms ±10%", "2 ms ±10%"]
+    assert "batch 2" in small.title
+    assert "batch 8" in large.title
 
 
 def test_the_title_says_what_was_measured():

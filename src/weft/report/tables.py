@@ -23,8 +23,20 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
 
+def bench_tables(rows: Sequence[Row]) -> list[Table]:
+    """One table for each setting: times of one batch size say nothing beside those of another."""
+    settings: dict[str, list[Row]] = {}
+    for row in rows:
+        settings.setdefault(_title([row]), []).append(row)
+    return [bench_table(own) for own in settings.values()]
+
+
 def bench_table(rows: Sequence[Row]) -> Table:
-    """Times and memory of `weft bench`, by length and case, relative to dense attention."""
+    """Times and memory of `weft bench`, by length and case, relative to dense attention.
+
+    Where a case was measured more than once, the last row counts.
+    """
+    rows = [own[-1] for _, own in _grouped(rows, "kind_of_work", "length", "case", "measure")]
     has_memory = any(row["measure"] == MEMORY for row in rows)
     header = ["length", "case", "kernel", FORWARD, "", BOTH, "", *(["memory"] * has_memory)]
     table = Table(_title(rows), header)
