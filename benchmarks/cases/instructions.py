@@ -25,6 +25,7 @@ from triton.compiler import ASTSource, compile
 
 from weft.environment import environment
 from weft.kernels import block_sparse, block_sparse_triton, indexed, indexed_triton
+from weft.kernels.fitting import Program
 from weft.rows import append
 
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
@@ -55,18 +56,22 @@ def cases(width: int, drops: bool) -> dict[str, tuple[Any, dict[str, Any], tuple
             "dkdv": (block_sparse_triton.key_gradient_kernel, {"ADD": False}),
         }
         for name, (kernel, more) in kernels.items():
-            setting = tuned[name][width]
-            loop = {"ROWS": setting.rows, "STEP": setting.step, "UNROLL": setting.unroll}
-            launched = setting.rows, setting.step * setting.unroll, setting.warps, setting.stages
-            found[f"block_sparse {name}, {block}"] = kernel, own | more | loop, launched
+            by = tuned[name][width]
+            loop = {"ROWS": by.rows, "STEP": by.step, "UNROLL": by.unroll}
+            found[f"block_sparse {name}, {block}"] = kernel, own | more | loop, launched(by)
     ring = {"rounds": 1, "group": 1, "lookback": 1, "RING": True, "BY_PLACE": False}
     ring |= {"HEAD": width, "WIDTH": width, "DROPS": drops}
     pairs = {"forward": indexed.FORWARD, "backward": indexed.BACKWARD}
     for name, tuned in pairs.items():
-        rows, step, *rest = tuned[width]
+        by = tuned[width]
         kernel = getattr(indexed_triton, f"{name}_kernel")
-        found[f"ring {name}"] = kernel, {**ring, "M": rows, "STEP": step}, (rows, step, *rest)
+        found[f"ring {name}"] = kernel, {**ring, "M": by.rows, "STEP": by.step}, launched(by)
     return found
+
+
+def launched(by: Program) -> tuple[int, ...]:
+    """Rows, columns between two waits, warps, stages."""
+    return by.rows, by.step * by.unroll, by.warps, by.stages
 
 
 def built(kernel: Any, constants: dict[str, Any], warps: int, stages: int) -> Any:

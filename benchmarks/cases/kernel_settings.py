@@ -99,13 +99,14 @@ def trials() -> Iterator[Trial]:
 def install(case: str, kernel: str, setting: tuple[int, ...]) -> None:
     """Make the kernel start by this setting."""
     from weft.kernels import block_sparse, indexed
+    from weft.kernels.fitting import Program
 
     if case == RING:
-        {"forward": indexed.FORWARD, "backward": indexed.BACKWARD}[kernel][16] = setting
+        {"forward": indexed.FORWARD, "backward": indexed.BACKWARD}[kernel][16] = Program(*setting)
     else:
         given = CASES[case]
         tuned = block_sparse.TUNING[given.block][kernel]
-        tuned[given.width] = block_sparse.Setting(*setting)
+        tuned[given.width] = Program(*setting)
 
 
 def prepared(case: str) -> dict[str, Callable[[], Any]]:

@@ -67,7 +67,7 @@ class Told(Listener):
 
 def gather(out: Path, tasks: list[str]) -> None:
     """The rows of all tasks in one file; the validations of their cells, and trivial rules."""
-    rows = [row for task in tasks for row in told(found(out / task / "rows.jsonl"))]
+    rows = [row for task in tasks for row in uncompared(found(out / task / "rows.jsonl"))]
     curves = [
         {"task": row["task"], **{key: row[key] for key in ("label", "seed")}}
         | {key: point[key] for key in ("step", "score", "loss")}
@@ -85,7 +85,7 @@ def gather(out: Path, tasks: list[str]) -> None:
         replace_file(out / f"{name}.jsonl", text.encode())
 
 
-def told(rows: list[dict]) -> list[dict]:
+def uncompared(rows: list[dict]) -> list[dict]:
     """Rows without what compares them with dense attention, where that was not trained beside."""
     if any(row["label"] == "full" for row in rows):
         return rows

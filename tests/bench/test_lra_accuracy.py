@@ -45,11 +45,11 @@ def test_a_run_without_dense_attention_compares_nothing_with_it():
     """The grid takes some contender for its base then, which the rows must not call dense."""
     base = {"label": "longformer", "dense": True, "parameters_ratio": 1.0, "target": 0.4}
     other = {"label": "reformer", "dense": False, "parameters_ratio": 0.4, "target": 0.4}
-    for row in SCRIPT.told([base, other]):
+    for row in SCRIPT.uncompared([base, other]):
         assert not row["dense"]
         assert row["parameters_ratio"] is row["target"] is row["seconds_to_target"] is None
     beside = [{**base, "label": "full"}, other]
-    assert SCRIPT.told(beside) == beside
+    assert SCRIPT.uncompared(beside) == beside
 
 
 def test_rows_and_curves_of_all_tasks_are_gathered(tmp_path):

@@ -41,7 +41,9 @@ def test_is_the_same_function(tokens, n):
 
 
 def test_equals_transformers_chunking():
-    utils = pytest.importorskip("transformers.pytorch_utils", reason="parity")
+    utils = pytest.importorskip(
+        "transformers.pytorch_utils", reason="parity with its implementation"
+    )
     plain, chunked = pair(4)
     x = torch.randn(1, 8, 8, dtype=torch.float64)
     theirs = utils.apply_chunking_to_forward(lambda part: plain(part), 4, 1, x)

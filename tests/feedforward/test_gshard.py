@@ -132,7 +132,9 @@ def test_without_a_limit_it_is_the_plain_mixture_of_two():
 
 @pytest.mark.parametrize("capacity", [3, 20])
 def test_router_equals_nllbs(capacity):
-    model = pytest.importorskip("transformers.models.nllb_moe.modeling_nllb_moe", reason="parity")
+    model = pytest.importorskip(
+        "transformers.models.nllb_moe.modeling_nllb_moe", reason="parity with its implementation"
+    )
     from transformers import NllbMoeConfig
 
     settings = NllbMoeConfig(

@@ -149,7 +149,9 @@ def test_one_expert_is_a_dense_layer():
 
 
 def test_equals_mixtral():
-    model = pytest.importorskip("transformers.models.mixtral.modeling_mixtral", reason="parity")
+    model = pytest.importorskip(
+        "transformers.models.mixtral.modeling_mixtral", reason="parity with its implementation"
+    )
     from transformers import MixtralConfig
 
     settings = MixtralConfig(

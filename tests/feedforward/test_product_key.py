@@ -69,7 +69,7 @@ def test_the_check_sees_a_search_that_is_not_exact():
 
 
 def test_equals_the_package():
-    package = pytest.importorskip("product_key_memory", reason="parity")
+    package = pytest.importorskip("product_key_memory", reason="parity with its implementation")
     theirs = package.PKM(DIM, heads=3, num_keys=7, topk=4, dim_head=5).double()
     theirs.norm = torch.nn.Identity()
     config = ProductKey(keys=7, top=4, heads=3, key_dim=10, query_norm=False)

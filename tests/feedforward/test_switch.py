@@ -188,9 +188,12 @@ def test_expert_dropout_stands_for_the_models():
 
 
 def theirs(experts, capacity):
-    switch = pytest.importorskip("transformers.models.switch_transformers", reason="parity")
+    switch = pytest.importorskip(
+        "transformers.models.switch_transformers", reason="parity with its implementation"
+    )
     model = pytest.importorskip(
-        "transformers.models.switch_transformers.modeling_switch_transformers", reason="parity"
+        "transformers.models.switch_transformers.modeling_switch_transformers",
+        reason="parity with its implementation",
     )
     config = switch.SwitchTransformersConfig(
         d_model=DIM,

@@ -1,9 +1,10 @@
-"""Settings of kernels for tests: programs small enough for an interpreter."""
+"""Programs of kernels for tests, small enough for an interpreter."""
 
-from weft.kernels.block_sparse import WIDTHS, Setting
+from weft.kernels.block_sparse import WIDTHS
+from weft.kernels.fitting import Program
 
 
 def small_programs(*numbers, unroll=1):
-    """The same setting for the three block-sparse kernels and every width."""
-    setting = Setting(*numbers, unroll=unroll)
-    return dict.fromkeys(("forward", "dq", "dkdv"), dict.fromkeys(WIDTHS, setting))
+    """The same program for the three block-sparse kernels and every width."""
+    program = Program(*numbers, unroll=unroll)
+    return dict.fromkeys(("forward", "dq", "dkdv"), dict.fromkeys(WIDTHS, program))

@@ -9,7 +9,7 @@ from kernels.programs import small_programs
 from weft.errors import WeftError
 from weft.kernels import block_sparse, block_sparse_triton, fitting, indexed, indexed_triton
 from weft.kernels.attend import attend
-from weft.kernels.block_sparse import Setting
+from weft.kernels.fitting import Program
 
 
 @pytest.fixture(autouse=True)
@@ -71,16 +71,16 @@ def test_what_fits_nowhere_is_said(monkeypatch):
     assert kernel.asked == [128, 64, 32, 16]
 
 
-def test_settings_shrink_to_the_least_that_a_product_takes():
-    setting, steps = Setting(128, 64, 4, 3, unroll=2), []
-    while setting is not None:
-        steps.append((setting.step, setting.stages, setting.unroll))
-        setting = setting.smaller()
+def test_programs_shrink_to_the_least_that_a_product_takes():
+    program, steps = Program(128, 64, 4, 3, unroll=2), []
+    while program is not None:
+        steps.append((program.step, program.stages, program.unroll))
+        program = program.smaller()
     assert steps == [(64, 3, 2), (64, 3, 1), (32, 3, 1), (16, 3, 1), (16, 1, 1)]
 
 
 def test_kernels_that_gather_shrink_too(monkeypatch):
-    monkeypatch.setitem(indexed.FORWARD, 16, (64, 32, 4, 2))
+    monkeypatch.setitem(indexed.FORWARD, 16, Program(64, 32, 4, 2))
     kernel = Refusing(indexed_triton.forward_kernel, most=32)
     monkeypatch.setattr(indexed_triton, "forward_kernel", kernel)
     torch.manual_seed(0)

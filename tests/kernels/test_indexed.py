@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from weft.kernels import block_sparse, indexed
+from weft.kernels.fitting import Program
 from weft.kernels.indexed import attend_runs, can_fuse, runs_of_buckets, runs_of_order
 
 COUNT, EPS, RATE = 3, 1e-3, 0.3
@@ -14,7 +15,7 @@ COUNT, EPS, RATE = 3, 1e-3, 0.3
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
     for name in ("FORWARD", "BACKWARD"):
-        monkeypatch.setattr(indexed, name, dict.fromkeys(indexed.WIDTHS, (16, 16, 4, 1)))
+        monkeypatch.setattr(indexed, name, dict.fromkeys(indexed.WIDTHS, Program(16, 16, 4, 1)))
     monkeypatch.setattr(indexed, "ROWS", 16)
     monkeypatch.setattr(indexed, "LONGEST_STEP", 16)
 

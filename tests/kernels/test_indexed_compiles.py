@@ -36,8 +36,8 @@ def all_compiled(case):
         own = {**sizes, **kind, "rounds": 1, "group": 1}
         kernels = {attend.forward_kernel: indexed.FORWARD, attend.backward_kernel: indexed.BACKWARD}
         for kernel, tuned in kernels.items():
-            places, step, warps, stages = tuned[width]
-            forms.append((kernel, {**own, "M": places, "STEP": step}, warps, stages))
+            by = tuned[width]
+            forms.append((kernel, {**own, "M": by.rows, "STEP": by.step}, by.warps, by.stages))
     once = [rows.norm_kernel, rows.merge_kernel, rows.sum_kernel, indexed_hash_triton.move_kernel]
     once += [indexed_clusters_triton.mean_kernel, indexed_clusters_triton.sum_kernel]
     forms += [(kernel, {"M": 32, **sizes}, 4, 3) for kernel in once]

@@ -8,6 +8,7 @@ import torch
 import weft.mixers.reformer
 import weft.mixers.routing
 from weft.kernels import indexed, indexed_hash
+from weft.kernels.fitting import Program
 from weft.kernels.indexed_clusters import members_of
 from weft.kernels.indexed_hash import centroid_cosines, hash_tokens
 from weft.mixers import Frame, Reformer, Routing
@@ -36,7 +37,7 @@ def _always(monkeypatch):
     for module in (weft.mixers.reformer, weft.mixers.routing):
         monkeypatch.setattr(module, "can_fuse", takes)
     for name in ("FORWARD", "BACKWARD"):
-        monkeypatch.setattr(indexed, name, dict.fromkeys(indexed.WIDTHS, (16, 16, 4, 1)))
+        monkeypatch.setattr(indexed, name, dict.fromkeys(indexed.WIDTHS, Program(16, 16, 4, 1)))
     monkeypatch.setattr(indexed, "ROWS", 16)
     monkeypatch.setattr(indexed, "LONGEST_STEP", 16)
     monkeypatch.setattr(indexed_hash, "CENTROIDS", 16)

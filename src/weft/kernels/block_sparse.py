@@ -12,7 +12,7 @@ out, and its shares add up in float32.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from weft.kernels.block_sparse_lists import Lists, Step, lists_of, steps_of
 from weft.kernels.dropout import Dropout
-from weft.kernels.fitting import start_fitting
+from weft.kernels.fitting import Program, start_fitting
 from weft.kernels.joint import empty_like_heads
 from weft.kernels.labels import Labels, make_labels
 from weft.patterns.lower import Lowered, Part
@@ -29,68 +29,47 @@ from weft.patterns.order import Order
 BLOCKS = (128, 64)  # block sizes the kernels are used with, the faster per pair first
 WIDTHS = (16, 32, 64, 128)
 LOG2E = 1.4426950408889634
-LEAST_STEP = 16  # what a product of matrices takes at once
-
-
-class Setting(NamedTuple):
-    """How a kernel is launched."""
-
-    rows: int  # of a block, that one program takes
-    step: int  # keys, or queries, at a time
-    warps: int
-    stages: int
-    unroll: int = 1  # steps between two waits for memory
-
-    def smaller(self) -> Setting | None:
-        """One that takes less memory of a processor; None: there is none."""
-        if self.unroll > 1:
-            return self._replace(unroll=1)
-        if self.step > LEAST_STEP:
-            return self._replace(step=self.step // 2)
-        return self._replace(stages=1) if self.stages > 1 else None
-
-
-# The fastest settings found on an H200, by block size and width of heads; in blocks of 64, heads of
+# The fastest programs found on an H200, by block size and width of heads; in blocks of 64, heads of
 # 16 and 128 take what was found for 64 rows of a block of 128.
-TUNING: dict[int, dict[str, dict[int, Setting]]] = {
+TUNING: dict[int, dict[str, dict[int, Program]]] = {
     128: {
         "forward": {
-            16: Setting(64, 64, 4, 2, 2),
-            32: Setting(64, 128, 4, 2),
-            64: Setting(128, 128, 4, 2),
-            128: Setting(128, 64, 4, 3),
+            16: Program(64, 64, 4, 2, 2),
+            32: Program(64, 128, 4, 2),
+            64: Program(128, 128, 4, 2),
+            128: Program(128, 64, 4, 3),
         },
         "dq": {
-            16: Setting(64, 64, 4, 2, 2),
-            32: Setting(64, 64, 4, 2, 2),
-            64: Setting(64, 32, 4, 2, 2),
-            128: Setting(64, 64, 4, 2),
+            16: Program(64, 64, 4, 2, 2),
+            32: Program(64, 64, 4, 2, 2),
+            64: Program(64, 32, 4, 2, 2),
+            128: Program(64, 64, 4, 2),
         },
         "dkdv": {
-            16: Setting(128, 32, 4, 3),
-            32: Setting(64, 64, 4, 2, 2),
-            64: Setting(64, 64, 4, 2, 2),
-            128: Setting(64, 64, 4, 2),
+            16: Program(128, 32, 4, 3),
+            32: Program(64, 64, 4, 2, 2),
+            64: Program(64, 64, 4, 2, 2),
+            128: Program(64, 64, 4, 2),
         },
     },
     64: {
         "forward": {
-            16: Setting(64, 64, 4, 2),
-            32: Setting(64, 64, 4, 2),
-            64: Setting(64, 64, 4, 3),
-            128: Setting(64, 64, 4, 2),
+            16: Program(64, 64, 4, 2),
+            32: Program(64, 64, 4, 2),
+            64: Program(64, 64, 4, 3),
+            128: Program(64, 64, 4, 2),
         },
         "dq": {
-            16: Setting(64, 32, 4, 2, 2),
-            32: Setting(64, 32, 4, 2, 2),
-            64: Setting(64, 32, 4, 2, 2),
-            128: Setting(64, 64, 4, 2),
+            16: Program(64, 32, 4, 2, 2),
+            32: Program(64, 32, 4, 2, 2),
+            64: Program(64, 32, 4, 2, 2),
+            128: Program(64, 64, 4, 2),
         },
         "dkdv": {
-            16: Setting(64, 64, 4, 3),
-            32: Setting(64, 64, 4, 3),
-            64: Setting(64, 32, 4, 2, 2),
-            128: Setting(64, 64, 4, 2),
+            16: Program(64, 64, 4, 3),
+            32: Program(64, 64, 4, 3),
+            64: Program(64, 32, 4, 2, 2),
+            128: Program(64, 64, 4, 2),
         },
     },
 }
@@ -326,19 +305,17 @@ def launcher(
     """A function that starts a kernel: its tensors, then those whose strides it wants."""
     plan, fold, d = step.lists, step.fold, q.shape[3]
     tuned = TUNING[plan.block][name][d]
-    parts = plan.block // tuned.rows  # programs of a block: the same in all smaller settings
+    parts = plan.block // tuned.rows  # programs of a block
     b, h, g, n, m = q.shape[0], q.shape[1], k.shape[1], q.shape[2] // fold, k.shape[2] // fold
     marks = (plan.cols, plan.cols) if labels is None else (labels.queries, labels.keys)
     marks = (plan.cols if step.pick is None else step.pick, *marks)
     settings = {
         "BLOCK": plan.block,
-        "ROWS": tuned.rows,
         "WIDTH": d,
         "EVEN": n % plan.block == 0 and m % plan.block == 0,
         "LABELLED": labels is not None,
         "DROPS": drop is not None,
         "PICKED": step.pick is not None,
-        "num_warps": tuned.warps,
     }
 
     def start(tensors: tuple[Tensor, ...], strided: tuple[Tensor, ...], **more: Any) -> None:
@@ -357,11 +334,12 @@ def launcher(
             drops = (*drop.numbers(part, b * h * fold, n, m), *drop.given(part)[1:])
         given = (*tensors, *strides, *lists, *marks, *sizes, *scales, *drops)
 
-        def begin(by: Setting) -> None:
-            loop = {"STEP": by.step, "UNROLL": by.unroll, "num_stages": by.stages}
-            kernel[grid](*given, **settings, **loop, **more)
+        def begin(by: Program) -> None:
+            own = {"ROWS": by.rows, "STEP": by.step, "UNROLL": by.unroll}
+            own |= {"num_warps": by.warps, "num_stages": by.stages}
+            kernel[grid](*given, **settings, **own, **more)
 
         kind = (f"block_sparse {name}", plan.block, d, labels is None, drop is None, q.device)
-        start_fitting(kind, tuned, Setting.smaller, begin)
+        start_fitting(kind, tuned, begin)
 
     return start

@@ -42,7 +42,7 @@ def kept_factors(row, col, threshold, grow):
 
     The product against a threshold: one operation for each weight, where a generator of the Philox
     family takes twenty. A factor that is used once costs least: the compiler packs conditions that
-    have to last into bits, and weights that it selects among after rounding them.
+    have to last into bits, and takes them apart again.
     """
     return tl.where(row * col >= threshold.to(tl.uint32, bitcast=False), grow, 0.0)
 

@@ -25,15 +25,25 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from weft.kernels.block_sparse import LEAST_STEP, LOG2E, WIDTHS
+from weft.kernels.block_sparse import LOG2E, WIDTHS
 from weft.kernels.dropout import Dropout
-from weft.kernels.fitting import start_fitting
+from weft.kernels.fitting import Program, start_fitting
 from weft.kernels.joint import empty_like_heads
 
-# (own places, places per step, warps, stages) of the two kernels that attend, by width of heads.
-FORWARD = {16: (64, 32, 4, 2), 32: (64, 32, 4, 3), 64: (64, 128, 4, 2), 128: (64, 32, 4, 2)}
-BACKWARD = {16: (64, 32, 4, 2), 32: (64, 16, 4, 2), 64: (64, 32, 4, 5), 128: (64, 32, 8, 2)}
-LONGEST_STEP = 128
+# Programs of the two kernels that attend, by width of heads; their rows are places.
+FORWARD = {
+    16: Program(64, 32, 4, 2),
+    32: Program(64, 32, 4, 3),
+    64: Program(64, 128, 4, 2),
+    128: Program(64, 32, 4, 2),
+}
+BACKWARD = {
+    16: Program(64, 32, 4, 2),
+    32: Program(64, 16, 4, 2),
+    64: Program(64, 32, 4, 5),
+    128: Program(64, 32, 8, 2),
+}
+LONGEST_STEP = max(by.step for by in (*FORWARD.values(), *BACKWARD.values()))
 ROWS = 32  # rows of one program of the kernels that go through memory once
 PLACES = 1024  # places of one program of the kernel that finds the runs
 
@@ -286,23 +296,20 @@ class Launch:
         b, h, n, d = self.x.shape
         return self.x.new_empty(b, n, h, d).transpose(1, 2)
 
-    def blocks(
-        self, kernel: Any, tensors: Any, strided: Any, scales: Any, tuned: tuple[int, ...]
-    ) -> None:
+    def blocks(self, kernel: Any, tensors: Any, strided: Any, scales: Any, tuned: Program) -> None:
         """Start a kernel on blocks of places of every line."""
-        own, _, warps, _ = tuned
         runs = self.runs
         reach = (runs.chunk, runs.lookback, runs.lookahead)
         columns = (self.extent, self.lines * self.extent)
         given = (*tensors, *_strides(strided), *columns, *self.sizes, self.places, *reach, *scales)
+        grid = (self.lines * -(-self.places // tuned.rows),)
 
-        def begin(by: tuple[int, ...]) -> None:
-            loop = {"STEP": by[1], "num_warps": warps, "num_stages": by[3]}
-            grid = (self.lines * -(-self.places // own),)
-            kernel[grid](*given, *self.drops, **self.settings, M=own, **loop)
+        def begin(by: Program) -> None:
+            loop = {"STEP": by.step, "num_warps": by.warps, "num_stages": by.stages}
+            kernel[grid](*given, *self.drops, **self.settings, M=by.rows, **loop)
 
         kind = (kernel.__name__, *self.settings.items(), self.x.device)
-        start_fitting(kind, tuned, _smaller, begin)
+        start_fitting(kind, tuned, begin)
 
     def once(
         self, kernel: Any, tensors: Any, strided: Any, numbers: Any, lines: Any = None, **more: Any
@@ -312,14 +319,6 @@ class Launch:
         grid = (b * heads * -(-rows // ROWS),)
         widths = {name: self.settings[name] for name in ("HEAD", "WIDTH")}
         kernel[grid](*tensors, *_strides(strided), *numbers, M=ROWS, **widths, **more)
-
-
-def _smaller(tuned: tuple[int, ...]) -> tuple[int, ...] | None:
-    """A setting that takes less memory of a processor; None: there is none."""
-    own, step, warps, stages = tuned
-    if step > LEAST_STEP:
-        return own, step // 2, warps, stages
-    return (own, step, warps, 1) if stages > 1 else None
 
 
 def _strides(tensors: tuple[Tensor, ...]) -> list[int]:

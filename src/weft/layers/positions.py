@@ -37,7 +37,7 @@ class PositionScheme(nn.Module):
 
     def at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """What is added to the score of `head` for a query at i and a key at j (broadcast)."""
-        raise NotImplementedError("this position scheme has no bias")
+        raise NotImplementedError(f"{type(self).__name__} adds nothing to scores")
 
 
 @POSITIONS.register("rope")
