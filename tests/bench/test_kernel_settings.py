@@ -44,6 +44,17 @@ def test_so_do_those_that_gather(kernel):
     check(kernel, plain(getattr(indexed, kernel.upper())[16]), [SCRIPT.RING])
 
 
+def test_the_better_of_two_rounds_counts_and_all_cases_have_a_say():
+    def rows(case, setting, *times):
+        given = {"case": case, "kernel": "dq", "setting": setting}
+        return [given | {"ms": time} for time in times]
+
+    found = [*rows("a", [1], 4.0, 1.0), *rows("a", [2], 2.0, 2.0), *rows("a", [3], 1.0, None)]
+    found += [*rows("b", [1], 4.0), *rows("b", [2], 1.0), *rows("b", [3], None)]
+    assert SCRIPT.fastest(found, "a") == {"dq": [(1.0, (1,)), (1.0, (3,)), (2.0, (2,))]}
+    assert SCRIPT.fastest(found, "a", "b") == {"dq": [(1.5, (2,)), (2.5, (1,))]}
+
+
 def test_a_slower_setting_is_noticed():
     with pytest.raises(AssertionError, match="takes 2"):
         check("dq", (128, 64, 8, 2), ["32"])
