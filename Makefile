@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Some virtual machines announce AMX and refuse it; oneDNN must be told before torch is imported.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 
-.PHONY: test demo lint types check-long clean
+.PHONY: test demo lint types check-long fuzz mutants clean
 
 test: lint types
 	$(BIN)/python -m pytest -n 2
@@ -23,6 +23,14 @@ types: $(VENV)/ready
 
 check-long: $(VENV)/ready
 	$(BIN)/python -m pytest -m "long and not gpu" -n 2
+
+# Campaigns, seeded; docs/reliability.md has their figures. Half an hour and some hours on 2 cores.
+fuzz: $(VENV)/ready
+	$(BIN)/python tests/campaigns/fuzzing.py --inputs 100000
+	$(BIN)/python tests/campaigns/sanitized.py --inputs 200000
+
+mutants: $(VENV)/ready
+	$(BIN)/python tests/campaigns/mutants.py --count 100
 
 $(VENV)/ready: pyproject.toml constraints.txt requirements-parity.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,9 @@ def traits_table(name: str) -> str:
         ("`torch.compile` as one graph", "yes" if t.compiles else "no"),
         ("paper", f"[{authors}](http{address})"),
     ]
+    if t.marks:
+        known = "; ".join(f"`{mark.name}`: {mark.about}" for mark in t.marks)
+        rows.insert(-1, ("marks of tokens", known))
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
 
 
@@ -187,7 +191,7 @@ def output_table() -> str:
 
 def projection_table() -> str:
     """All projections of attention, from their registry."""
-    from weft.layers.projection import PROJECTIONS
+    from weft.layers.projections.dense import PROJECTIONS
     from weft.mixers import MIXERS
 
     assert MIXERS  # importing the mixers registers all projections
@@ -214,8 +218,8 @@ def objective_table() -> str:
 
 def ablation(rows: list[dict[str, Any]] | None) -> str:
     """The table of an ablation, ranked, and how its ranks agree with the published ones."""
-    from weft.report.ablation import ablation_table, agreement, ranked
-    from weft.report.markdown import grid_markdown
+    from weft.report.page.ablation import ablation_table, agreement, ranked
+    from weft.report.page.markdown import grid_markdown
 
     if not rows:
         return "This recipe has no committed results yet."
@@ -296,7 +300,7 @@ def sections() -> dict[Path, dict[str, str]]:
 
 def result_sections() -> dict[Path, dict[str, str]]:
     """Tables of measured results: all of them in docs/speed.md, a summary in the README."""
-    from weft.report.tables import bench_tables, to_markdown
+    from weft.report.tables.table import bench_tables, to_markdown
     from weft.rows import read
 
     found = {path.stem: read(path) for path in sorted(RESULTS.glob("*.jsonl"))}
@@ -312,8 +316,10 @@ def result_sections() -> dict[Path, dict[str, str]]:
         DOCS / "speed.md": tables,
         ROOT / "README.md": {"results": summary(all_both, all_causal)},
         DOCS / "lra.md": {
-            "lra_accuracy": lra_accuracy_table(
-                found.get("h200_lra_accuracy", []), found.get("h200_lra_baselines", [])
+            **lra_sections(
+                found["h200_lra_accuracy"],
+                found["h200_lra_baselines"],
+                tomllib.loads((DOCS / "lra_notes.toml").read_text()),
             ),
             "lra_speed": lra_speed_table(found["h200_lra_text_speed"]),
             "lra_memory": lra_memory_table(found["h200_lra_text_speed"]),
@@ -431,8 +437,8 @@ def moe_table(rows: list[dict[str, Any]] | None) -> str:
 
 def decode_section(rows: list[dict[str, Any]] | None) -> str:
     """The tables of `weft bench decode`, or why there are none."""
-    from weft.report.decode_tables import decode_parts_table, decode_table
-    from weft.report.tables import to_markdown
+    from weft.report.tables.decode import decode_parts_table, decode_table
+    from weft.report.tables.table import to_markdown
 
     if rows is None:
         return "Nothing yet: `benchmarks/results/decode.jsonl` is not there."
@@ -440,40 +446,31 @@ def decode_section(rows: list[dict[str, Any]] | None) -> str:
     return "\n".join(to_markdown(table) for table in tables).strip()
 
 
-def lra_accuracy_table(rows: list[dict[str, Any]], rules: list[dict[str, Any]]) -> str:
-    """Per cent on the test split by mechanism and task, the paper's figure in brackets.
+def lra_sections(
+    rows: list[dict[str, Any]], rules: list[dict[str, Any]], notes: dict[str, Any]
+) -> dict[str, str]:
+    """Our scores beside the paper's, how well they agree, which are far off, which are missing."""
+    from weft.arena.experiment.settings import read_settings
+    from weft.arena.grid.published import ACCURACY, TASKS
+    from weft.report.tables import lra
+    from weft.report.tables.table import to_markdown
 
-    Below them, what trivial rules reach.
-    """
-    from weft.arena.published import ACCURACY, TASKS
-
-    found = {(row["label"], row["task"]): row for row in rows if row["test_score"] is not None}
-    tasks = [task for task in TASKS if any(name == task for _, name in found)]
-    if not tasks:
-        return "No row yet: `benchmarks/results/h200_lra_accuracy.jsonl` is not there."
-    paper = {one.mixer: one for one in ACCURACY if one.mixer}
-    lengths = {row["task"]: row["length"] for row in rows}
-
-    def cell(label: str, task: str) -> str:
-        if (label, task) not in found:
-            return "–"
-        known = paper[label].score(task) if label in paper else None
-        beside = "" if known is None else f" ({known:.2f})"
-        return f"{100 * found[label, task]['test_score']:.2f}{beside}"
-
-    names = [f"{task}, {lengths[task]:,} tokens" for task in tasks]
-    lines = ["| mechanism | " + " | ".join(names) + " |", "|---|" + "---:|" * len(tasks)]
-    for label in dict.fromkeys(label for label, _ in found):
-        lines.append(f"| `{label}` | " + " | ".join(cell(label, task) for task in tasks) + " |")
-    reached = {(row["rule"], row["task"]): f"{100 * row['score']:.2f}" for row in rules}
-    for rule in dict.fromkeys(row["rule"] for row in rules):
-        lines.append(f"| {rule} | " + " | ".join(reached.get((rule, t), "–") for t in tasks) + " |")
-    return "\n".join(lines)
+    tasks = [task for task in TASKS if task != "pathx"]  # every model of the paper failed there
+    paper = {(one.mixer, task): one.score(task) for task in tasks for one in ACCURACY if one.mixer}
+    lengths = {task: read_settings(f"lra_{task}").experiment.task.length for task in tasks}
+    lengths |= {row["task"]: row["length"] for row in rows}  # text is cut to less
+    tables = {
+        "lra_accuracy": lra.accuracy_table(rows, rules, paper, lengths),
+        "lra_agreement": lra.agreement_table(rows, paper, tasks),
+        "lra_far": lra.far_table(rows, paper, notes["why"]),
+        "lra_missing": lra.missing_table(rows, paper, tasks, notes["minutes"]),
+    }
+    return {name: to_markdown(table).strip() for name, table in tables.items()}
 
 
 def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of tasks in the order of the benchmark."""
-    from weft.arena.published import TASKS
+    from weft.arena.grid.published import TASKS
 
     return sorted(rows, key=lambda row: TASKS.index(row["task"]))
 
@@ -633,7 +630,7 @@ def draw(name: str, folder: Path = DOCS / "pictures") -> Path:
 
 def draw_results() -> None:
     """Plot the time and memory of every mechanism over length, and how tasks were learned."""
-    from weft.report.plots import draw_bench, draw_curriculum, draw_learning
+    from weft.report.charts.plots import draw_bench, draw_curriculum, draw_learning
     from weft.rows import read
 
     run, *rest = read(RESULTS / "h200_pathx.jsonl")

@@ -8,14 +8,13 @@ import torch
 import torch.nn.functional as F
 
 import weft
-from weft.layers.embedding import Embedding
 
 torch.manual_seed(0)
 saying = b"Over and under, the weft crosses the warp; under and over, it comes back. "
 text = torch.tensor(list(saying * 20))
 model = weft.LanguageModel(
     trunk=weft.Decoder(
-        embedding=Embedding(vocab=256),
+        embedding=weft.Embedding(vocab=256),
         stack=weft.Stack(
             frame=weft.Frame(dim=64, heads=4, positions=weft.Rope()),
             order="sfsf",

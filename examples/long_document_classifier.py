@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 
 import weft
-from weft.layers.embedding import Embedding
 
 LENGTH, WORDS, TOPICS, PASSAGE = 1024, 64, 4, 64
 
@@ -27,7 +26,7 @@ def documents(batch):
 torch.manual_seed(0)
 model = weft.Classifier(
     trunk=weft.Encoder(
-        embedding=Embedding(vocab=WORDS, registers=1),
+        embedding=weft.Embedding(vocab=WORDS, registers=1),
         stack=weft.Stack(
             frame=weft.Frame(dim=32, heads=2),
             order="sf",

@@ -15,9 +15,10 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # An import goes to a strictly lower number, or stays inside its own package.
 LAYERS = [
-    ["errors"],
-    ["spec"],
-    ["registry", "rows", "environment"],
+    ["errors", "files", "printable"],
+    ["spec", "plugins"],
+    ["config"],
+    ["registry", "rows", "environment", "metrics"],
     ["patterns"],
     ["kernels"],
     ["layers"],
@@ -28,6 +29,7 @@ LAYERS = [
     ["training"],
     ["arena", "interop"],
     ["serve", "report"],
+    ["use"],
     ["testing"],
     ["bench"],
     ["cli"],

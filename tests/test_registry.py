@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from weft.config import write
 from weft.errors import WeftError
-from weft.registry import Registry, suggest, to_dict
+from weft.registry import Registry, suggest
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def registry():
 def test_the_three_forms_are_one(registry):
     config = registry["longformer"](window=64)
     assert str(config) == "longformer(window=64)"
-    assert to_dict(config) == {
+    assert write(config) == {
         "name": "longformer",
         "window": 64,
         "dilation": 1.0,
@@ -42,14 +43,14 @@ def test_the_three_forms_are_one(registry):
         "inner": None,
     }
     assert registry.parse("longformer(window=64)") == config
-    assert registry.from_dict({"name": "longformer", "window": 64}) == config
+    assert registry.read({"name": "longformer", "window": 64}) == config
 
 
 def test_nested_configs_and_tuples_survive_json(registry):
     inner = registry["longformer"](window=4, sizes=(1, 2))
     config = registry["longformer"](inner=inner, sizes=(3,))
-    text = json.dumps(to_dict(config))
-    assert registry.from_dict(json.loads(text)) == config
+    text = json.dumps(write(config))
+    assert registry.read(json.loads(text)) == config
     assert registry.parse(str(config)) == config
     assert str(config) == ("longformer(sizes=[3], inner=longformer(window=4, sizes=[1, 2]))")
 
@@ -83,16 +84,60 @@ def test_a_far_miss_lists_what_there_is(registry):
         registry["xyz"]
 
 
-@pytest.mark.parametrize("read", ["parse", "from_dict", "make"])
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda registry: registry.parse("longformer(windw=3)"),
+        lambda registry: registry.read({"name": "longformer", "windw": 3}),
+        lambda registry: registry.make("longformer", windw=3),
+        lambda registry: registry["longformer"](windw=3),
+        lambda registry: dataclasses.replace(registry["longformer"](), windw=3),
+    ],
+    ids=["spec", "table", "make", "class", "replace"],
+)
 def test_an_unknown_setting_suggests(registry, read):
-    given = {
-        "parse": ("longformer(windw=3)",),
-        "from_dict": ({"name": "longformer", "windw": 3},),
-        "make": ("longformer",),
-    }[read]
-    settings = {"windw": 3} if read == "make" else {}
     with pytest.raises(WeftError, match="longformer has no setting 'windw'; did you mean 'window'"):
-        getattr(registry, read)(*given, **settings)
+        read(registry)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("longformer(window=abc)", "longformer.window is a whole number; got abc"),
+        ("longformer(window=none)", "longformer.window is a whole number; got None"),
+        ("longformer(window=2.5)", "longformer.window is a whole number; got 2.5"),
+        ("longformer(window=true)", "longformer.window is a whole number; got True"),
+        ("longformer(sizes=[1, 'a'])", r"longformer.sizes\[1\] is a whole number; got 'a'"),
+        ("longformer(sizes=3)", "longformer.sizes is a list; got 3"),
+        ("longformer(inner=longformer(window=a))", "longformer.inner.window is a whole number"),
+        ("longformer(inner=fll)", "no mixer named 'fll'; did you mean 'full'"),
+        ("5", "a mixer is a spec such as .*; got 5"),
+        ("'full'", "a mixer is a spec such as .*; got 'full'"),
+        ("full | full", "'|' does not apply to these values"),
+        ("~full", "'~' does not apply to these values"),
+        ("full | 3", "'|' does not apply to these values"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused(registry, text, message):
+    with pytest.raises(WeftError, match=message.replace("|", r"\|")):
+        registry.parse(text)
+
+
+def test_a_config_of_another_family_is_refused(registry):
+    other = Registry("pattern")
+
+    @other.register("sliding")
+    @dataclass(frozen=True)
+    class Sliding:
+        window: int
+
+    assert other.parse("sliding(3)") == Sliding(3) == Sliding(window=3)
+    with pytest.raises(WeftError, match=r"a mixer is a spec such as .* got .*Sliding"):
+        registry.read(Sliding(3))
+    with pytest.raises(WeftError, match="sliding has 'window' by place and by name"):
+        other.parse("sliding(3, window=4)")
+    with pytest.raises(WeftError, match="sliding needs window: give window="):
+        other.parse("sliding")
 
 
 def test_a_computed_field_is_no_setting(registry):
@@ -107,7 +152,7 @@ def test_settings_go_by_name(registry):
 
 def test_a_dict_needs_a_name(registry):
     with pytest.raises(WeftError, match="a mixer needs a 'name'"):
-        registry.from_dict({"window": 3})
+        registry.read({"window": 3})
 
 
 def test_names_are_unique(registry):

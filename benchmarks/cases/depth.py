@@ -20,7 +20,7 @@ from weft.environment import environment
 from weft.layers.embedding import Embedding
 from weft.mixers import Frame
 from weft.models import Classifier, Encoder, Stack
-from weft.models.layer_pruning import every_other, prune_layers
+from weft.models.pruning.layers import every_other, prune_layers
 from weft.rows import append
 
 LAYERS = 12

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import torch
 
-from weft.arena.exits import exit_score
-from weft.arena.runs import run_of, split_of
-from weft.arena.settings import experiment
+from weft.arena.analysis.exits import exit_score
+from weft.arena.experiment.runs import run_of, split_of
+from weft.arena.experiment.settings import experiment
 from weft.bench.timing import measure
 from weft.environment import environment
 from weft.models import EXITS, load
-from weft.models.early_exit import held_out
+from weft.models.exits.early_exit import held_out
 from weft.rows import append
 from weft.training import train
 
@@ -37,7 +37,7 @@ POLICIES = [
 def settings(args: argparse.Namespace) -> dict:
     """The tables of a settings file."""
     return {
-        "task": {"spec": args.task},
+        "task": args.task,
         "model": {"layers": args.layers, "dim": args.dim, "heads": args.heads},
         "training": {
             "steps": args.steps, "batch": 32, "lr": args.lr, "device": args.device,

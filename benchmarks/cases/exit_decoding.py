@@ -16,12 +16,12 @@ from pathlib import Path
 
 import torch
 
-from weft.arena.runs import run_of, split_of
-from weft.arena.settings import experiment
+from weft.arena.experiment.runs import run_of, split_of
+from weft.arena.experiment.settings import experiment
 from weft.bench.timing import measure
 from weft.environment import environment
 from weft.models import EXITS, leaving_early, load
-from weft.models.exit_decoding import token_history
+from weft.models.exits.decoding import token_history
 from weft.rows import append
 from weft.training import train
 
@@ -46,8 +46,9 @@ def documents(folder: Path) -> str:
 def settings(args: argparse.Namespace, text: str) -> dict:
     """The tables of a settings file."""
     return {
-        "task": {"spec": f"language(length={args.length}, folder={text!r})"},
-        "model": {"layers": args.layers, "dim": args.dim, "heads": args.heads, "positions": "rope"},
+        "task": f"language(length={args.length}, folder={text!r})",
+        "model": {"layers": args.layers, "dim": args.dim, "heads": args.heads,
+                  "embedding": {"positions": "none"}, "frame": {"positions": "rope"}},
         "training": {
             "steps": args.steps, "batch": 16, "lr": args.lr, "device": args.device,
             "evaluate_every": max(1, args.steps // 5),

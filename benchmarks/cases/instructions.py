@@ -24,8 +24,11 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
 from weft.environment import environment
-from weft.kernels import block_sparse, block_sparse_triton, indexed, indexed_triton
-from weft.kernels.fitting import Program
+from weft.kernels.block_sparse import kernels as block_sparse_kernels
+from weft.kernels.block_sparse import triton as block_sparse
+from weft.kernels.launch import Program
+from weft.kernels.lsh import kernels as lsh_kernels
+from weft.kernels.lsh import triton as lsh_triton
 from weft.rows import append
 
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
@@ -51,9 +54,9 @@ def cases(width: int, drops: bool) -> dict[str, tuple[Any, dict[str, Any], tuple
     for block, tuned in block_sparse.TUNING.items():
         own = {**plain, "BLOCK": block, "WIDTH": width, "DROPS": drops}
         kernels = {
-            "forward": (block_sparse_triton.forward_kernel, {"INIT": False}),
-            "dq": (block_sparse_triton.query_gradient_kernel, {"FIRST": True, "HAS_DLSE": False}),
-            "dkdv": (block_sparse_triton.key_gradient_kernel, {"ADD": False}),
+            "forward": (block_sparse_kernels.forward_kernel, {"INIT": False}),
+            "dq": (block_sparse_kernels.query_gradient_kernel, {"FIRST": True, "HAS_DLSE": False}),
+            "dkdv": (block_sparse_kernels.key_gradient_kernel, {"ADD": False}),
         }
         for name, (kernel, more) in kernels.items():
             by = tuned[name][width]
@@ -61,10 +64,10 @@ def cases(width: int, drops: bool) -> dict[str, tuple[Any, dict[str, Any], tuple
             found[f"block_sparse {name}, {block}"] = kernel, own | more | loop, launched(by)
     ring = {"rounds": 1, "group": 1, "lookback": 1, "RING": True, "BY_PLACE": False}
     ring |= {"HEAD": width, "WIDTH": width, "DROPS": drops}
-    pairs = {"forward": indexed.FORWARD, "backward": indexed.BACKWARD}
+    pairs = {"forward": lsh_triton.FORWARD, "backward": lsh_triton.BACKWARD}
     for name, tuned in pairs.items():
         by = tuned[width]
-        kernel = getattr(indexed_triton, f"{name}_kernel")
+        kernel = getattr(lsh_kernels, f"{name}_kernel")
         found[f"ring {name}"] = kernel, {**ring, "M": by.rows, "STEP": by.step}, launched(by)
     return found
 

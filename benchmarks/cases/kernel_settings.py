@@ -2,8 +2,8 @@
 
     python benchmarks/cases/kernel_settings.py --out benchmarks/results/h200_kernel_settings.jsonl
 
-What is fastest stands in `TUNING` (kernels/block_sparse.py), FORWARD and BACKWARD (kernels/
-indexed.py). A setting is timed twice, in turns with all others, and its result is compared with
+What is fastest stands in `TUNING` (kernels/block_sparse/triton.py), FORWARD and BACKWARD (kernels/
+lsh_triton.py). A setting is timed twice, in turns with all others, and its result is compared with
 that of the first of its list. Kernels are compiled ahead, in as many processes as --workers says.
 """
 
@@ -98,11 +98,14 @@ def trials() -> Iterator[Trial]:
 
 def install(case: str, kernel: str, setting: tuple[int, ...]) -> None:
     """Make the kernel start by this setting."""
-    from weft.kernels import block_sparse, indexed
-    from weft.kernels.fitting import Program
+    from weft.kernels.block_sparse import triton as block_sparse
+    from weft.kernels.launch import Program
+    from weft.kernels.lsh import triton as lsh_triton
 
     if case == RING:
-        {"forward": indexed.FORWARD, "backward": indexed.BACKWARD}[kernel][16] = Program(*setting)
+        {"forward": lsh_triton.FORWARD, "backward": lsh_triton.BACKWARD}[kernel][16] = Program(
+            *setting
+        )
     else:
         given = CASES[case]
         tuned = block_sparse.TUNING[given.block][kernel]
@@ -117,9 +120,9 @@ def prepared(case: str) -> dict[str, Callable[[], Any]]:
 def block_sparse_calls(case: Case) -> dict[str, Callable[[], Any]]:
     import torch
 
-    from weft.kernels import block_sparse as own
-    from weft.kernels import block_sparse_triton as kernels
-    from weft.kernels.block_sparse_lists import steps_of
+    from weft.kernels.block_sparse import kernels
+    from weft.kernels.block_sparse import triton as own
+    from weft.kernels.block_sparse.lists import steps_of
     from weft.kernels.dropout import Dropout
     from weft.patterns import pattern
     from weft.patterns.lower import Lowered, Part
@@ -136,24 +139,22 @@ def block_sparse_calls(case: Case) -> dict[str, Callable[[], Any]]:
     dout.normal_()
     lse, base, delta = (q.new_empty(b, h, n, dtype=torch.float32) for _ in range(3))
 
-    def launcher(kernel: Any, name: str) -> Any:
-        return own.launcher(kernel, name, step, q, k, d**-0.5, None, drop, 0)
+    launch = own.launch_of(step, q, k, d**-0.5, None, drop)
+    heads = {"q": q, "k": k, "v": v}
 
     def forward() -> Any:
-        tensors = (q, k, v, out, lse)
-        launcher(kernels.forward_kernel, "forward")(tensors, tensors, INIT=False)
+        tensors, strided = heads | {"out": out, "lse": lse}, heads | {"o": out, "s": lse}
+        launch.start(kernels.forward_kernel, "forward", tensors, strided, INIT=False)
         return out
 
     def gradient_of_queries() -> Any:
-        given = (q, k, v, out, dout, lse, lse, base, delta, dq)
-        strided = (q, k, v, out, dout, lse, dq)
-        launch = launcher(kernels.query_gradient_kernel, "dq")
-        launch(given, strided, FIRST=True, HAS_DLSE=False)
+        row_sums = {"lse": lse, "base": base, "delta": delta}
+        own.query_gradients(launch, v, out, dout, dq, row_sums)
         return dq
 
     def gradients_of_keys() -> Any:
-        launch = launcher(kernels.key_gradient_kernel, "dkdv")
-        own._key_gradients(launch, step, (q, k, v, dout, base, delta), dk, dv, True)
+        given = heads | {"dout": dout, "base": base, "delta": delta}
+        own._key_gradients(launch, given, dk, dv, True)
         return torch.cat((dk, dv))
 
     return {"forward": forward, "dq": gradient_of_queries, "dkdv": gradients_of_keys}
@@ -162,16 +163,16 @@ def block_sparse_calls(case: Case) -> dict[str, Callable[[], Any]]:
 def ring() -> dict[str, Callable[[], Any]]:
     import torch
 
-    from weft.kernels import indexed
     from weft.kernels.dropout import Dropout
+    from weft.kernels.lsh import triton as lsh_triton
 
     b, h, n, d = 256, 8, 1025, 8
     torch.manual_seed(0)
     x, v, dout = (torch.randn(b, h, n, d, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     buckets = torch.randint(0, 10, (b, h, 1, n), device="cuda")
     length = torch.full((b,), n, device="cuda")
-    runs = indexed.runs_of_order(buckets, 10, length, chunk=103, lookback=1, padded=False)
-    launch = indexed.Launch(x, v, runs, d**-0.5, Dropout.of(0.2, x.device))
+    runs = lsh_triton.runs_of_order(buckets, 10, length, chunk=103, lookback=1, padded=False)
+    launch = lsh_triton.GatherLaunch(x, v, runs, d**-0.5, Dropout.of(0.2, x.device))
     norm = launch.norms(0.0)
     lse, delta = launch.forward(norm)[1].view(b, h, n), x.new_zeros(b, h, n, dtype=torch.float32)
     return {

@@ -10,20 +10,21 @@ Python starts it ("eager").
 """
 
 import argparse
+import dataclasses
 import gc
 import statistics
 import time
 
 import torch
 
-from weft.arena.grid import sized
-from weft.arena.runs import objective_of
-from weft.arena.settings import read_settings
+from weft.arena.experiment.runs import model_of, own_objective
+from weft.arena.experiment.settings import read_settings, with_mixer
+from weft.arena.grid.grid import sized
 from weft.environment import environment
 from weft.mixers import MIXERS
-from weft.objectives import Batch, Head
+from weft.objectives import Batch
 from weft.rows import append
-from weft.training import Settings, Stage
+from weft.training import Stage, TrainingSettings
 from weft.training.learner import Learner
 
 BATCH = 32
@@ -56,11 +57,9 @@ def learner(spec: str, batch: int, length: int, graph: bool) -> Learner:
     """A learner whose first update is still to come."""
     experiment = read_settings("lra_text").experiment
     task = sized(experiment.task, length)
-    model, setting = experiment.model, experiment.training
-    objective = objective_of(task)
-    head = Head(classes=2, pool=model.pool, hidden=model.head_hidden)
-    config = objective.build(model.trunk(task, MIXERS.parse(spec)), head)
-    settings = Settings(
+    setting, objective = experiment.training, own_objective(task)
+    config = model_of(dataclasses.replace(with_mixer(experiment, spec), task=task))
+    settings = TrainingSettings(
         steps=1000, batch=batch, lr=setting.lr, schedule="rsqrt", warmup=8000, decay="all",
         weight_decay=0.1, clip=None, precision="bfloat16", graph=graph,
     )  # fmt: skip

@@ -174,7 +174,7 @@ def check(module: nn.Module, size: Size) -> str | None:
         return None
     x = tokens_of(size)
     truth, clear, wanted = equation(module, x[0])
-    look, module.look = module.look, lambda flat: (flat, None)  # no jitter
+    read, module.router_input = module.router_input, lambda flat: (flat, None)  # no jitter
     for train in (False, True):
         y = module.train(train)(x)[0]
         room = module.room(wanted) or size.tokens
@@ -187,7 +187,7 @@ def check(module: nn.Module, size: Size) -> str | None:
         wrong = ((y - truth).abs()[kept].max() / truth.abs().max()).item()
         if not wrong < TOLERANCE[size.dtype]:
             return f"differs from its equation by {wrong:.1e}"
-    module.look = look
+    module.router_input = read
     return None
 
 

@@ -13,13 +13,13 @@ import statistics
 
 import torch
 
-from weft.arena.flops import forward_flops, parameters
+from weft.arena.analysis.flops import forward_flops, parameters
 from weft.bench.timing import forward, measure
 from weft.environment import environment
 from weft.layers.embedding import Embedding
 from weft.mixers import Frame
 from weft.models import Classifier, Encoder, Stack, keep_heads, prune_layers
-from weft.models.sublayer import Given
+from weft.models.stack.sublayer import StackInputs
 from weft.rows import append
 
 
@@ -78,7 +78,7 @@ def skipping(model, layers: tuple[int, ...], x: torch.Tensor) -> torch.Tensor:
     h, _ = model.trunk.begin(x, None)
     for layer in layers:
         for place in stack.layers[layer - 1]:
-            h = stack.running[place](h, Given())
+            h = stack.running[place](h, StackInputs())
     return model.head(model.pool.of(*model.trunk.end(stack.norm(h), None), None))
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from weft.errors import WeftError
+from weft.files import lock
 
 Row = dict[str, Any]
 
@@ -26,7 +27,7 @@ def append(path: str | Path, rows: Iterable[Row]) -> None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+", buffering=0) as file:
-        _lock(file)
+        lock(file)
         file.truncate(_complete(file))
         written = file.write(data)
         if written != len(data):
@@ -65,14 +66,6 @@ def _line(row: Row) -> str:
         return json.dumps(row, ensure_ascii=False, allow_nan=False)
     except ValueError as cause:
         raise WeftError(f"JSON has no NaN and no infinity; use None. The row is {row!r}") from cause
-
-
-def _lock(file: BinaryIO) -> None:
-    """Keep other writers out until the file is closed."""
-    if os.name == "posix":
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def _complete(file: BinaryIO) -> int:

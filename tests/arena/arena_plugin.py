@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from weft.arena.examples import Examples, Rows
+from weft.arena.data.examples import Examples, TokenRows
 from weft.arena.tasks import TASKS
 from weft.mixers import MIXERS, Traits
 from weft.mixers.pattern_mixer import PatternAttention
@@ -38,7 +38,7 @@ class Tiny:
         draw = np.random.default_rng(len(split))
         tokens = draw.integers(0, 4, size=(60, self.length))
         kind = Slow if split == "train" and self.pause else Examples
-        rows = kind(Rows.of(list(tokens)), self.length, labels=tokens[:, 0].astype(np.int64))
+        rows = kind(TokenRows.of(list(tokens)), self.length, labels=tokens[:, 0].astype(np.int64))
         Slow.pause = self.pause
         return rows
 
@@ -99,7 +99,7 @@ def _hungry(q, *_):
 
 @failing("raising")
 def _raising(*_):
-    raise RuntimeError("no luck\nwith this one")
+    raise RuntimeError("no luck\nwith this one \x1b[31m\x1b]0;taken over\x07")
 
 
 @failing("hanging")

@@ -7,20 +7,19 @@ import sys
 import numpy as np
 import pytest
 
-from weft.arena import process as processes
-from weft.arena.ablate import BASE, ablate, read_ablation, resumed
-from weft.arena.ablate_rows import write_table
-from weft.arena.ablate_speed import measure_speed
-from weft.arena.compare import Options
-from weft.arena.grid import Grid, read_grid
-from weft.arena.published_ablation import STUDY, published
+from weft.arena.ablation.ablate import BASE, ablate, read_ablation, resumed
+from weft.arena.ablation.published import STUDY, published
+from weft.arena.ablation.rows import write_table
+from weft.arena.ablation.speed import measure_speed
+from weft.arena.grid import process as processes
+from weft.arena.grid.compare import GridOptions
+from weft.arena.grid.grid import Grid, read_grid
 from weft.errors import WeftError
 from weft.rows import append, read
 
 TASK = "key_value(pairs=4, symbols=8, values=4, train=64, valid=16, test=16)"
 RECIPE = f"""
-[task]
-spec = "{TASK}"
+task = "{TASK}"
 [model]
 layers = 1
 dim = 16
@@ -32,7 +31,7 @@ device = "cpu"
 [[modification]]
 name = "RMSNorm"
 published = "RMSNorm"
-model = {{norm = "rms"}}
+model = {{norm.kind = "rms"}}
 [[modification]]
 name = "window, and a higher rate"
 mixer = "sliding_window(window=3)"
@@ -52,11 +51,12 @@ def test_a_recipe_becomes_modifications_of_its_base(recipe):
     names = [own.name for own in found.modifications]
     assert names == [BASE, "RMSNorm", "window, and a higher rate"]
     base, rms, window = (own.experiment for own in found.modifications)
-    assert (base.model.norm, rms.model.norm, window.model.norm) == ("layer", "rms", "layer")
-    assert {one.model.dim for one in (base, rms, window)} == {32}
+    stacks = [one.model.trunk.stack for one in (base, rms, window)]
+    assert [stack.norm.kind for stack in stacks] == ["layer", "rms", "layer"]
+    assert {stack.frame.dim for stack in stacks} == {32}
     assert (rms.mixer, window.mixer) == ("full", "sliding_window(window=3)")
     assert (rms.training.lr, window.training.lr) == (base.training.lr, 0.01)
-    assert found.modifications[1].change == 'norm = "rms"'
+    assert found.modifications[1].change == 'norm.kind = "rms"'
     assert "lr = 0.01" in found.modifications[2].change
 
 
@@ -86,12 +86,12 @@ def test_some_of_them(recipe):
     ("more", "message"),
     [
         ('[[modification]]\nname = "a"\n', "changes nothing"),
-        ('[[modification]]\nmodel = {norm = "rms"}\n', "a table with a name"),
+        ('[[modification]]\nmodel = {norm.kind = "rms"}\n', "a table with a name"),
         ('[[modification]]\nname = "a"\nmodle = {}\n', "did you mean 'model'"),
         ('[[modification]]\nname = "a"\nmodel = {nrom = 1}\n', "has no setting 'nrom'"),
-        ('[[modification]]\nname = "RMSNorm"\nmodel = {norm = "rms"}\n', "twice there"),
+        ('[[modification]]\nname = "RMSNorm"\nmodel = {norm.kind = "rms"}\n', "twice there"),
         (
-            '[[modification]]\nname = "a"\npublished = "GEGLU"\nmodel = {norm = "rms"}\n',
+            '[[modification]]\nname = "a"\npublished = "GEGLU"\nmodel = {norm.kind = "rms"}\n',
             "the study has no row 'GEGLU'; did you mean 'GeGLU'",
         ),
     ],
@@ -116,12 +116,14 @@ for place in sys.argv[1:]:
     folder = pathlib.Path(place)
     job = json.loads((folder / "job.json").read_text())["experiment"]
     seed = job["training"].get("seed", 0)
-    norm = job["model"].get("norm", "layer")
+    stack = job["model"]["trunk"]["stack"]
+    norm = stack.get("norm", {"kind": "layer"})["kind"]
+    mixer = stack.get("mixer", {"name": "full"})["name"]
     with open(folder / "started.txt", "a") as file:
         file.write(f"{os.getpid()} ")
-    if job["mixer"] != "full" and seed == 1:
+    if mixer != "full" and seed == 1:
         sys.exit("what a pity")
-    loss = {"layer": 2.0, "rms": 1.5}[norm] + 0.1 * seed + (1.0 if job["mixer"] != "full" else 0.0)
+    loss = {"layer": 2.0, "rms": 1.5}[norm] + 0.1 * seed + (1.0 if mixer != "full" else 0.0)
     loss -= 0.01 * job["training"]["steps"]
     measured = {"loss": loss, "test_score": 10 * loss, "parameters": 100, "peak_bytes": 5}
     (folder / "result.json").write_text(
@@ -141,7 +143,7 @@ def actor(tmp_path, monkeypatch):
 def test_seeds_share_a_process_and_survive_one_another(recipe, actor, tmp_path, jobs):
     out = tmp_path / "run"
     wanted = read_ablation(recipe, seeds=(0, 1, 2), final_steps=9)
-    found = ablate(wanted, out, Options(jobs=jobs))
+    found = ablate(wanted, out, GridOptions(jobs=jobs))
     assert found.finished
     assert len(read(out / "rows.jsonl")) == 9
     processes_of = {
@@ -201,7 +203,7 @@ def test_a_folder_without_an_ablation_is_none(tmp_path):
 
 def test_speed_is_taken_in_turns(recipe, tmp_path, monkeypatch):
     order = []
-    from weft.arena import ablate_speed
+    from weft.arena.ablation import speed as ablate_speed
 
     class Learner:
         def __init__(self, stage, seed, device):
@@ -222,9 +224,8 @@ def test_speed_is_taken_in_turns(recipe, tmp_path, monkeypatch):
 
 
 def test_speed_leaves_out_what_cannot_be_trained(recipe, tmp_path):
-    more = (
-        '[[modification]]\nname = "too wide"\nmixer = "linformer"\nmodel = {positions = "alibi"}\n'
-    )
+    change = 'mixer = "linformer"\nmodel = {frame.positions = "alibi"}\n'
+    more = f'[[modification]]\nname = "too wide"\n{change}'
     recipe.write_text(RECIPE + more)
     told = []
     rows = measure_speed(read_ablation(recipe), tmp_path, rounds=1, updates=1, told=told.append)

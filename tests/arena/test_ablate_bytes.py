@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from weft.arena.ablate import BASE, read_ablation
-from weft.arena.flops import parameters
-from weft.arena.published_ablation import published
-from weft.arena.runs import model_of
+from weft.arena.ablation.ablate import BASE, read_ablation
+from weft.arena.ablation.published import published
+from weft.arena.analysis.flops import parameters
+from weft.arena.experiment.runs import model_of
 from weft.layers.penalty import penalties
 from weft.objectives import Batch, CausalLM
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.arena.examples import Examples, Rows
+from weft.arena.data.examples import Examples, TokenRows
 from weft.errors import WeftError
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 200), min_size=1, max_size=9), min_size=1, max_size=6)
@@ -35,13 +35,13 @@ def check_batch(rows, sequences, index, length, width=None):
 def test_batches_are_cut_and_padded(sequences, length, data):
     index = data.draw(st.lists(st.integers(0, len(sequences) - 1), min_size=1, max_size=5))
     width = data.draw(st.sampled_from([None, length]))
-    check_batch(Rows.of(sequences), sequences, index, length, width)
+    check_batch(TokenRows.of(sequences), sequences, index, length, width)
 
 
 @given(sequences=SEQUENCES, data=st.data())
 def test_rows_may_share_a_sequence(sequences, data):
     pick = data.draw(st.lists(st.integers(0, len(sequences) - 1), min_size=1, max_size=8))
-    rows = Rows.of(sequences, np.array(pick))
+    rows = TokenRows.of(sequences, np.array(pick))
     shared = [sequences[i] for i in pick]
     assert len(rows) == len(pick)
     assert rows.lengths.tolist() == list(map(len, shared))
@@ -52,9 +52,9 @@ def test_rows_may_share_a_sequence(sequences, data):
 @pytest.mark.parametrize(
     "wrong",
     [
-        Rows.of([[1, 2, 9], [4]]),
-        Rows.of([[1, 2], [3, 4]]),
-        Rows.of([[1, 2, 3], [4]], np.array([1, 0])),
+        TokenRows.of([[1, 2, 9], [4]]),
+        TokenRows.of([[1, 2], [3, 4]]),
+        TokenRows.of([[1, 2, 3], [4]], np.array([1, 0])),
     ],
     ids=["another token", "another start", "another row"],
 )
@@ -64,17 +64,17 @@ def test_the_check_bites(wrong):
 
 
 def test_zero_is_a_token():
-    ids, valid = Rows.of([b"\0\0", b"\0\1"]).padded(np.array([0, 1]), 2)
+    ids, valid = TokenRows.of([b"\0\0", b"\0\1"]).padded(np.array([0, 1]), 2)
     assert ids.tolist() == [[0, 0], [0, 1]]
     assert valid is None
 
 
 def test_a_batch_has_all_parts():
     examples = Examples(
-        Rows.of([b"ab", b"c"]),
+        TokenRows.of([b"ab", b"c"]),
         2,
         labels=np.array([1, 0]),
-        second=Rows.of([b"x", b"yz"]),
+        second=TokenRows.of([b"x", b"yz"]),
         groups=np.array([0, 1]),
         group_names=("a", "b"),
     )
@@ -88,7 +88,7 @@ def test_a_batch_has_all_parts():
 
 
 def test_read_only_arrays_make_batches():
-    rows = Rows.of([b"ab", b"c"])
+    rows = TokenRows.of([b"ab", b"c"])
     labels = np.array([1, 0])
     for array in (rows.tokens, rows.starts, labels):
         array.setflags(write=False)
@@ -99,14 +99,14 @@ def test_read_only_arrays_make_batches():
 
 def test_wrong_parts_are_refused():
     with pytest.raises(WeftError, match="labels has one entry for each row; got 1 for 2 rows"):
-        Examples(Rows.of([b"a", b"b"]), 1, labels=np.array([0]))
+        Examples(TokenRows.of([b"a", b"b"]), 1, labels=np.array([0]))
     with pytest.raises(WeftError, match="rows begin at 0 and end with the tokens"):
-        Rows(np.zeros(3, dtype=np.uint8), np.array([0, 2]))
+        TokenRows(np.zeros(3, dtype=np.uint8), np.array([0, 2]))
 
 
 def test_examples_say_how_long_their_rows_are():
     """Cut to the task's length, both documents of a pair together."""
-    rows, second = Rows.of([b"abcd", b"c", b"ab"]), Rows.of([b"x", b"yz", b"uvwxyz"])
+    rows, second = TokenRows.of([b"abcd", b"c", b"ab"]), TokenRows.of([b"x", b"yz", b"uvwxyz"])
     assert Examples(rows, 3).lengths.tolist() == [3, 1, 2]
     assert Examples(rows, 3, second=second).lengths.tolist() == [4, 3, 5]
 
@@ -117,7 +117,7 @@ def test_rows_of_one_length_are_a_matrix(size, count, data):
     sequences = [[10 * i + j for j in range(size)] for i in range(count)]
     index = data.draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=5))
     length = data.draw(st.integers(1, 8))
-    rows = Rows.of(sequences)
+    rows = TokenRows.of(sequences)
     assert rows.table.shape == (count, size)
     for width in (None, length):
         check_batch(rows, sequences, index, length, width)

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from weft.arena import cache
-from weft.arena.cache import cached
+from weft.arena.data import cache
+from weft.arena.data.cache import cached
 from weft.errors import WeftError
 
 
@@ -128,7 +128,7 @@ def test_where_it_is(monkeypatch, tmp_path):
 PROGRAM = """
 import json, sys, time
 import numpy as np
-from weft.arena.cache import cached
+from weft.arena.data.cache import cached
 def build(scratch):
     with open(sys.argv[1], "a") as log: log.write("built\\n")
     time.sleep(0.5)

@@ -1,39 +1,43 @@
 """One cell: it leaves a result whatever happens, or none if it has to go on another time."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from weft.arena import cell as cells
-from weft.arena.grid import plugged
-from weft.arena.measure import is_out_of_memory, reason_of
-from weft.arena.model import ModelSetting
-from weft.arena.settings import Experiment
+from weft.arena.experiment.model import Model
+from weft.arena.experiment.settings import Experiment, modified, with_mixer
+from weft.arena.grid import cell as cells
+from weft.arena.grid.measure import is_out_of_memory, reason_of
+from weft.config import changed
 from weft.errors import Unsupported, WeftError
 from weft.mixers import pattern_mixer
+from weft.plugins import load_plugins
 from weft.rows import read
-from weft.training.settings import Settings
+from weft.training.settings import TrainingSettings
 
 TASK = "key_value(pairs=2, symbols=8, values=2, train=64, valid=20, test=30)"
+SMALL = {"layers": 1, "dim": 16, "heads": 2, "mixer": "sliding_window(window=3)"}
 OWN = Experiment(
     task=TASK,
-    mixer="sliding_window(window=3)",
-    model=ModelSetting(layers=1, dim=16, heads=2),
-    training=Settings(steps=4, batch=8, device="cpu", evaluate_every=2),
+    model=changed(Model(), SMALL),
+    training=TrainingSettings(steps=4, batch=8, device="cpu", evaluate_every=2),
 )
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
-    monkeypatch.setattr(cells, "_end_with_parent", lambda: None)
-
+def run(tmp_path):
     def start(own=OWN, **given):
         job = {
             "experiment": own.tables(),
-            "dense": replace(OWN, mixer="full").tables(),
+            "dense": with_mixer(OWN, "full").tables(),
             "plugins": [],
             "span_samples": 3,
             "memory_limit": None,
@@ -78,7 +82,7 @@ def test_unfused_attention_learns_the_same(run, tmp_path):
         assert run(own)[1]["status"] == "done"
         return [row["loss"] for row in read(tmp_path / "metrics.jsonl")]
 
-    dense = replace(OWN, mixer="full")
+    dense = with_mixer(OWN, "full")
     before = pattern_mixer.attend
     assert losses(replace(dense, unfused=True)) == pytest.approx(losses(dense), rel=1e-4)
     assert pattern_mixer.attend is before
@@ -109,7 +113,8 @@ def test_an_error_becomes_a_result(run, monkeypatch, capsys, error, status, reas
 
 
 def test_a_mechanism_that_cannot_is_unsupported(run):
-    own = replace(OWN, mixer="linear_transformer", model=replace(OWN.model, positions="alibi"))
+    given = {"mixer": "linear_transformer", "model": {"frame": {"positions": "alibi"}}}
+    own = modified(OWN, given)
     _, result = run(own)
     assert result["status"] == "unsupported"
     assert "linear_transformer" in result["reason"]
@@ -132,8 +137,8 @@ def test_memory_is_not_what_any_error_is_about():
 
 
 def test_a_plugin_that_is_not_there():
-    with pytest.raises(WeftError, match="cannot import the plugin 'no_such_module'"):
-        plugged(["no_such_module"])
+    with pytest.raises(WeftError, match="cannot import the plug-in 'no_such_module'"):
+        load_plugins(["no_such_module"])
 
 
 def test_cells_of_one_process_run_one_after_another(tmp_path, monkeypatch):
@@ -145,7 +150,48 @@ def test_cells_of_one_process_run_one_after_another(tmp_path, monkeypatch):
         return {"stopped": cells.INTERRUPTED}.get(folder.name, 0)
 
     monkeypatch.setattr(cells, "main", main)
-    monkeypatch.setattr(cells, "_end_with_parent", lambda: None)
+    monkeypatch.setattr(cells, "ending_with_parent", nullcontext)
     assert cells.every([tmp_path / "a", tmp_path / "b"]) == 0
     assert cells.every([tmp_path / "c", tmp_path / "stopped", tmp_path / "d"]) == cells.INTERRUPTED
     assert ran == ["a", "b", "c", "stopped"]
+
+
+# With a folder, the cell hangs until it is asked to stop; without, there is nothing to do.
+HANGING = """
+import sys, time
+from weft.arena.grid import cell
+cell.main = lambda folder: time.sleep(1000)
+try:
+    sys.exit(cell.every(sys.argv[1:]))
+except KeyboardInterrupt:
+    sys.exit("asked to stop")
+"""
+
+
+def test_a_cell_that_is_done_ends_in_silence():
+    """While its input is still open: a thread that read it ended the process in a fatal error."""
+    command = [sys.executable, "-c", HANGING]
+    pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+    with subprocess.Popen(command, **pipes, text=True) as process:
+        said = process.stdout.read(), process.stderr.read()
+        assert (process.wait(), *said) == (0, "", "")
+
+
+def test_a_cell_whose_parent_is_gone_is_asked_to_stop():
+    command = [sys.executable, "-c", HANGING, "folder"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdin.close()
+    assert process.stderr.read().strip() == "asked to stop"
+    assert process.wait() == 1
+    process.stderr.close()
+
+
+def test_what_a_parent_says_is_no_end():
+    read, write = os.pipe()
+    over, end = os.pipe()
+    os.write(write, b"x")
+    os.close(end)
+    cells._watch(read, over)  # returns because the work is over
+    for pipe in (read, write, over):
+        os.close(pipe)
+    assert signal.getsignal(signal.SIGTERM) is not None

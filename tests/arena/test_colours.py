@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.arena.palette import nearest, palette
+from weft.arena.data.palette import nearest, palette
 from weft.errors import WeftError
 
 RNG = np.random.default_rng(0)

@@ -10,22 +10,24 @@ from pathlib import Path
 
 import pytest
 
-from weft.arena import compare as grids
-from weft.arena import process as processes
-from weft.arena.compare import Options, compare
-from weft.arena.grid import Grid, contenders, numbers, read_grid, sized, with_dense, write_grid
-from weft.arena.measure import MEASURES, row_of, seconds_to, with_targets
-from weft.arena.model import ModelSetting
-from weft.arena.settings import Experiment, Recipe
+from weft.arena.experiment.model import Model
+from weft.arena.experiment.settings import Experiment, Recipe, with_mixer
+from weft.arena.grid import compare as grids
+from weft.arena.grid import process as processes
+from weft.arena.grid.compare import GridOptions, compare
+from weft.arena.grid.grid import Grid, contenders, numbers, read_grid, sized, with_dense, write_grid
+from weft.arena.grid.measure import MEASURES, row_of, seconds_to, with_targets
+from weft.arena.tasks import TASKS, ListOps
+from weft.config import changed
 from weft.errors import WeftError
 from weft.rows import append, read
-from weft.training.settings import Settings
+from weft.training.settings import TrainingSettings
 
 TASK = "key_value(pairs=4, symbols=8, values=4, train=64, valid=16, test=16)"
 BASE = Experiment(
     task=TASK,
-    model=ModelSetting(layers=1, dim=16, heads=2),
-    training=Settings(steps=4, batch=8, device="cpu"),
+    model=changed(Model(), {"layers": 1, "dim": 16, "heads": 2}),
+    training=TrainingSettings(steps=4, batch=8, device="cpu"),
 )
 SMALL = ["model.layers=1", "model.dim=8", "model.heads=1", "training.batch=8", "training.warmup=0"]
 
@@ -75,10 +77,12 @@ def test_labels_are_short_and_unlike():
 
 
 def test_a_name_alone_means_what_the_recipe_says():
-    own = Experiment(task=TASK, mixer="longformer(window=5)")
+    own = with_mixer(Experiment(task=TASK), "longformer(window=5)")
     recipe = Recipe(experiment=BASE, mixers={"longformer": own})
     assert contenders(recipe, "longformer")["longformer"] is own
-    assert contenders(recipe, "longformer(window=7)")["longformer"].model == BASE.model
+    assert contenders(recipe, "longformer(window=7)")["longformer"] == with_mixer(
+        BASE, "longformer(window=7)"
+    )
 
 
 def test_the_unfused_form_is_a_case_of_its_own():
@@ -95,12 +99,12 @@ def test_seeds_come_one_after_another_and_lengths_change_the_task():
     found = Grid(contenders=with_dense({}, base), seeds=(0, 1), lengths=(256, 512))
     cells = [(c.seed, c.length, c.experiment.training.seed) for c in found.cells()]
     assert cells == [(0, 256, 0), (0, 512, 0), (1, 256, 1), (1, 512, 1)]
-    assert found.cells()[1].experiment.task == "listops(length=512)"
+    assert found.cells()[1].experiment.task == ListOps(length=512)
 
 
 def test_a_task_without_a_length_says_so():
     with pytest.raises(WeftError, match="key_value has no setting 'length' to change to 99"):
-        sized(TASK, 99)
+        sized(TASKS.parse(TASK), 99)
 
 
 @pytest.mark.parametrize("text", ["12,x", "", "1.5"])
@@ -204,15 +208,15 @@ def test_what_has_ended_is_not_run_again(tmp_path, monkeypatch):
         assert {row["label"]: row["status"] for row in rows} == {"full": "done", "fnet": "failed"}
         assert rows[1]["parameters"] == 3
     with pytest.raises(AssertionError, match="fnet-15-0 was started"):
-        compare(one, tmp_path, Options(retry=True))
+        compare(one, tmp_path, GridOptions(retry=True))
     assert [row["label"] for row in read(tmp_path / "rows.jsonl")] == ["full"]
 
 
 def test_two_grids_do_not_share_a_folder(tmp_path):
-    from weft.arena.files import alone
+    from weft.files import locked
 
     with (
-        alone(tmp_path / ".lock", wait=False),
+        locked(tmp_path / ".lock", wait=False),
         pytest.raises(WeftError, match="another comparison"),
     ):
         compare(grid(), tmp_path)
@@ -224,7 +228,8 @@ def test_two_grids_do_not_share_a_folder(tmp_path):
 ACTOR = """
 import json, os, pathlib, signal, sys, time
 folder = pathlib.Path(sys.argv[1])
-mixer = json.loads((folder / "job.json").read_text())["experiment"]["mixer"]
+model = json.loads((folder / "job.json").read_text())["experiment"]["model"]
+mixer = model["trunk"]["stack"].get("mixer", {"name": "full"})["name"]
 def hang(): time.sleep(1000)
 if mixer == "full":
     result = {"status": "done", "reason": None, "measured": {"valid_score": 0.5}}
@@ -262,7 +267,7 @@ def test_every_end_becomes_a_row(tmp_path, actor, jobs):
         def row(self, cell, row):
             heard.append(cell.label)
 
-    options = Options(jobs=jobs, cell_minutes=2 / 60)
+    options = GridOptions(jobs=jobs, cell_minutes=2 / 60)
     found = compare(one, tmp_path / "run", options, Listener())
     assert found.finished
     assert sorted(heard) == sorted(one.contenders)
@@ -270,8 +275,8 @@ def test_every_end_becomes_a_row(tmp_path, actor, jobs):
     assert len(rows) == 6
     ends = {label: (row["status"], row["reason"]) for label, row in rows.items()}
     assert ends["full"] == ("done", None)
-    assert ends["fnet"][0] == "out of memory"
-    assert "SIGKILL" in ends["fnet"][1]
+    assert ends["fnet"][0] == "failed"
+    assert "killed by someone (SIGKILL)" in ends["fnet"][1]
     assert ends["linformer"][0] == "timed out"
     assert ends["linformer"][1] == "ended after step 7, past its limit of 0.0333333 minutes"
     assert ends["reformer"] == ("failed", "what a pity; see cells/reformer-15-0/log.txt")
@@ -284,16 +289,47 @@ def test_every_end_becomes_a_row(tmp_path, actor, jobs):
     assert "--retry goes on" in ends["longformer"][1]
 
 
+@pytest.mark.parametrize(
+    ("counts", "status", "reason"),
+    [
+        ((4, 5), "out of memory", "because memory ran out"),
+        ((4, 4), "failed", "killed by someone"),
+        ((None, None), "failed", "by someone, or by the system"),
+    ],
+    ids=["by the system", "by a person", "unknown"],
+)
+def test_who_killed_a_cell(tmp_path, actor, monkeypatch, counts, status, reason):
+    given = iter(counts)
+    monkeypatch.setattr(processes, "killed_for_memory", lambda: next(given))
+    one = grid("fnet")
+    cell = next(cell for cell in one.cells() if cell.label == "fnet")
+    job = {"experiment": cell.experiment.tables()}
+    process = processes.CellProcess(cell, tmp_path, job, jobs=1, seconds=None)
+    process.process.wait()
+    found = process.result(stopped=False)
+    assert found["status"] == status
+    assert reason in found["reason"]
+
+
+def test_linux_says_how_many_it_killed():
+    said = Path("/proc/vmstat").is_file() and "oom_kill " in Path("/proc/vmstat").read_text()
+    assert (processes.killed_for_memory() is not None) == said
+
+
 def test_cells_that_fail_become_rows(tmp_path):
     """The same with real cells: out of memory, an exception, a kill, and a refusal."""
     out = tmp_path / "run"
     mixers = "sliding_window(window=3),hungry,raising,killed,linformer"
     started = weft(
         *("--task", "tiny", "--mixers", mixers, "--steps", "3", "--out", str(out), "--jobs", "2"),
-        *("--memory-limit", "1", "--span-samples", "4", "--set", "model.positions=alibi"),
+        *("--memory-limit", "1", "--span-samples", "4", "--set", "model.frame.positions=alibi"),
     )  # fmt: skip
     status, shown = finished(started)
-    assert status == 0, shown
+    assert status == 3, shown
+    assert "3 of 6 trainings have no result: " in shown
+    assert "hungry (out of memory)" in shown
+    assert "\x1b]0;" not in shown
+    assert "\x1b[31m" not in shown
     rows = read(out / "rows.jsonl")
     assert len(rows) == 6
     found = {row["label"]: row for row in rows}
@@ -302,10 +338,11 @@ def test_cells_that_fail_become_rows(tmp_path):
         "sliding_window": "done",
         "hungry": "out of memory",
         "raising": "failed",
-        "killed": "out of memory",
+        "killed": "failed",
         "linformer": "unsupported",
     }
-    assert found["raising"]["reason"] == "RuntimeError: no luck with this one"
+    reason = r"RuntimeError: no luck with this one \x1b[31m\x1b]0;taken over\x07"
+    assert found["raising"]["reason"] == reason
     assert "linformer" in found["linformer"]["reason"]
     for label in ("full", "sliding_window"):
         row = found[label]
@@ -327,7 +364,7 @@ def test_a_real_cell_that_hangs_is_ended(tmp_path):
     out = tmp_path / "run"
     args = ("--task", "tiny", "--mixers", "hanging", "--steps", "3", "--out", str(out))
     status, shown = finished(weft(*args, "--cell-minutes", "2", "--jobs", "2"), 600)
-    assert status == 0, shown
+    assert status == 3, shown
     found = {row["label"]: row["status"] for row in read(out / "rows.jsonl")}
     assert found == {"full": "done", "hanging": "timed out"}
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from weft.arena import fast
-from weft.arena.settings import experiment
+from weft.arena.experiment import fast
+from weft.arena.experiment.settings import experiment
 from weft.errors import WeftError
 
 CLS = {"layers": 1, "dim": 16, "heads": 2, "registers": 1, "pool": "first"}
@@ -23,8 +23,8 @@ def _gpu(monkeypatch):
 @pytest.mark.usefixtures("_gpu")
 def test_a_head_that_reads_one_register_is_trimmed():
     before = one()
-    found = fast.hastened(before)
-    assert found.model.trimmed
+    found = fast.for_speed(before)
+    assert found.model.head.trimmed
     training = found.training
     assert (training.precision, training.compile, training.graph) == ("bfloat16", True, True)
     assert training.prefetch == 4
@@ -46,18 +46,20 @@ def test_a_head_that_reads_one_register_is_trimmed():
     ids=["mean", "no register", "experts", "phases"],
 )
 def test_where_all_rows_are_needed_all_are_computed(whole):
-    assert not fast.hastened(whole).model.trimmed
-    assert fast.hastened(whole).training.graph
+    assert not fast.for_speed(whole).model.head.trimmed
+    assert fast.for_speed(whole).training.graph
 
 
 @pytest.mark.usefixtures("_gpu")
 def test_a_mechanism_that_changes_between_updates_is_not_recorded():
-    found = fast.hastened(one("performer(features=8)"))
+    found = fast.for_speed(one("performer(features=8)"))
     assert not found.training.graph
     assert found.training.compile
+    never = fast.for_speed(one("performer(features=8, redraw_every=0)"))
+    assert never.training.graph, "directions that stay can be recorded"
 
 
 def test_a_cpu_gains_nothing():
     on_a_cpu = experiment({"task": "listops(length=60)", "training": {"device": "cpu"}})
     with pytest.raises(WeftError, match="leave --fast out"):
-        fast.hastened(on_a_cpu)
+        fast.for_speed(on_a_cpu)

@@ -109,7 +109,7 @@ def test_pickles_are_refused(tmp_path):
 
 def test_an_npz_of_objects_is_refused(tmp_path):
     np.savez(tmp_path / "test.npz", x=np.array([{}], dtype=object), y=LABELS[:1])
-    with pytest.raises(WeftError, match=r"test\.npz is no npz file with x and y"):
+    with pytest.raises(WeftError, match=r"test\.npz is not an npz file with x and y"):
         Image(folder=str(tmp_path)).load("test")
 
 
@@ -144,5 +144,5 @@ def test_broken_files(tmp_path):
         task.load("test")
     (tmp_path / "test_batch.bin").unlink()
     (tmp_path / "test.npz").write_bytes(b"PK no")
-    with pytest.raises(WeftError, match="is no npz file"):
+    with pytest.raises(WeftError, match="is not an npz file"):
         task.load("test")

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from weft.arena.listops_trees import CHUNK, OPERATORS, TOKENS, Rules, chunk, evaluate
 from weft.arena.tasks import TASKS, ListOps
+from weft.arena.tasks.listops.trees import CHUNK, OPERATORS, TOKENS, Rules, chunk, evaluate
 from weft.errors import WeftError
 
 PUBLISHED = Rules(depth=10, arguments=10, shortest=500, length=2000)

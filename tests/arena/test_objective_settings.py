@@ -5,22 +5,19 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from weft.arena.flops import flops_per_token, forward_flops, parameters
-from weft.arena.grid import Cell
-from weft.arena.measure import identity
-from weft.arena.runs import baselines_of, model_of, objective_of, run_of
-from weft.arena.settings import experiment, read_settings
-from weft.arena.tasks import TASKS
+from weft.arena.analysis.flops import flops_per_token, forward_flops, parameters
+from weft.arena.experiment.runs import baselines_of, model_of, objective_of, run_of
+from weft.arena.experiment.settings import experiment, read_settings
+from weft.arena.grid.grid import Cell
+from weft.arena.grid.measure import identity
 from weft.cli import app
 from weft.errors import WeftError
 from weft.objectives import OBJECTIVES
-from weft.report.summary import LOWER_IS_BETTER
 
 PAIRS = "reversal(length=6, symbols=5, train=40, valid=8, test=8)"
 SETTINGS = """
 objective = "{objective}"
-[task]
-spec = "{task}"
+task = "{task}"
 [model]
 layers = 1
 dim = 16
@@ -68,7 +65,7 @@ def test_trained_and_scored(objective, tmp_path):
 def test_classes_as_numbers(tmp_path):
     one = read_settings(settings_of(tmp_path, "regress", PAIRS)).experiment
     assert model_of(one).classes == 1
-    assert objective_of(TASKS.parse(PAIRS), "regress").metric == "mean squared error"
+    assert objective_of(one).metric == "mean squared error"
 
 
 def test_a_phase_has_its_own(tmp_path):
@@ -84,9 +81,9 @@ def test_a_phase_has_its_own(tmp_path):
 
 
 def test_left_out_it_is_the_task_s_own():
-    assert objective_of(TASKS.parse(PAIRS)).name == "sequence_to_sequence"
     one = experiment({"task": PAIRS})
-    assert one.objective == ""
+    assert objective_of(one).name == "sequence_to_sequence"
+    assert one.objective is None
     assert "objective" not in one.tables()
     assert set(baselines_of(one)) == {"one symbol", "copying"}
 
@@ -95,7 +92,7 @@ def test_left_out_it_is_the_task_s_own():
 def test_a_wrong_one_is_refused(wrong, tmp_path):
     with pytest.raises(WeftError, match="did you mean"):
         read_settings(settings_of(tmp_path, wrong))
-    with pytest.raises(WeftError, match="an objective is a spec"):
+    with pytest.raises(WeftError, match="objective is an objective"):
         experiment({"task": PAIRS, "objective": 3})
 
 
@@ -115,12 +112,14 @@ def test_operations_and_parameters_are_counted(tmp_path):
     assert sizes["sequence_to_sequence"] > sizes["masked_lm"]
 
 
-def test_the_report_knows_which_way_is_better():
-    from weft.objectives import higher_is_better
+def test_every_objective_has_a_metric_of_the_table():
+    from typing import get_args
 
-    for name in ("accuracy", "token accuracy", "exact match", "mean squared error"):
-        lower = any(word in name for word in LOWER_IS_BETTER)
-        assert lower != higher_is_better(name)
-    for metric in ("bits per byte", "bits per pixel"):
-        assert any(word in metric for word in LOWER_IS_BETTER)
+    from weft.metrics import METRICS, MetricName, higher_is_better
+
+    assert set(get_args(MetricName)) <= set(METRICS)
+    for name in ("accuracy", "token accuracy", "exact match"):
+        assert higher_is_better(name)
+    for name in ("bits per byte", "bits per pixel", "mean squared error"):
+        assert not higher_is_better(name)
     assert len(OBJECTIVES) >= 12

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from weft.arena.pathfinder_images import Drawing
-from weft.arena.tasks import SPLITS, TASKS, Pathfinder, PathX, pathfinder
+from weft.arena.tasks import SPLITS, TASKS, Pathfinder, PathX
+from weft.arena.tasks.pathfinder import task as pathfinder
+from weft.arena.tasks.pathfinder.images import Drawing
 from weft.errors import WeftError
 
 
@@ -146,7 +147,7 @@ def test_wrong_images(published):
     with pytest.raises(WeftError, match=r"pixels; size=64 was asked for"):
         Pathfinder(folder=str(published[0]), size=64).load("test")
     path.write_bytes(b"no image")
-    with pytest.raises(WeftError, match=r"sample_2\.png is no image"):
+    with pytest.raises(WeftError, match=r"sample_2\.png is not an image"):
         Pathfinder(folder=str(published[0])).load("test")
     with pytest.raises(WeftError, match="curv_contour_length_9"):
         Pathfinder(folder=str(published[0]), dashes=9).load("test")

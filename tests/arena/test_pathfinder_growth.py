@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from weft.arena.pathfinder_growth import COMPILES, begin, below, extend, fits, word
-from weft.arena.pathfinder_images import Drawing, draw
-from weft.arena.pathfinder_plan import END, STEP, plan_of
+from weft.arena.tasks.pathfinder.growth import COMPILES, begin, below, extend, fits, word
+from weft.arena.tasks.pathfinder.images import Drawing, draw
+from weft.arena.tasks.pathfinder.plan import END, STEP, plan_of
 
 SMALL = [(32, 14, 1), (32, 2, 5), (64, 4, 2), (128, 3, 2)]  # size, dashes, images
 
@@ -100,7 +100,7 @@ def fresh(program: str, *arguments: str) -> subprocess.CompletedProcess:
 
 DIGEST = """
 import hashlib
-from weft.arena.pathfinder_images import Drawing, draw
+from weft.arena.tasks.pathfinder.images import Drawing, draw
 for size, dashes, count in {small}:
     images, labels = draw(Drawing.of(size=size, dashes=dashes), 5, 100, count, threads={threads})
     print(hashlib.sha256(images.tobytes() + labels.tobytes()).hexdigest())
@@ -132,7 +132,9 @@ def test_plain_python_warns_of_many_images():
 
 
 def test_numba_is_imported_when_images_are_drawn():
-    done = fresh("import sys, weft.arena.pathfinder_images as p; print('numba' in sys.modules)")
+    done = fresh(
+        "import sys, weft.arena.tasks.pathfinder.images as p; print('numba' in sys.modules)"
+    )
     assert done.stdout.strip() == "False", done.stderr
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.arena.pathfinder_images import Anatomy, Drawing, anatomy, draw
+from weft.arena.tasks.pathfinder.images import Anatomy, Drawing, anatomy, draw
 from weft.errors import WeftError
 
 SIZES = (32, 64, 128, 256)

@@ -1,16 +1,18 @@
 """The tables of a Pathfinder drawing against their definitions."""
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 
-from weft.arena.pathfinder_images import Drawing
-from weft.arena.pathfinder_plan import (
+from weft.arena.tasks.pathfinder.images import Drawing
+from weft.arena.tasks.pathfinder.plan import (
     BOTTOM,
     END,
     LEFT,
     RIGHT,
+    ROOM,
     SPANS,
     START,
     STEP,
@@ -66,6 +68,18 @@ def test_a_circle_is_the_ring_of_its_rounded_radius(radius):
     assert pixels == {(y, x) for y in around for x in around if round(math.hypot(y, x)) == radius}
     angles = np.sort(np.arctan2(*circle(radius).T))
     assert np.diff(angles).min() > 0
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("padding", [0, 1, 2])
+def test_a_dash_may_come_as_near_to_the_border_as_the_padding(size, padding):
+    """Not one pixel nearer, and not one less: on all four sides."""
+    drawing = dataclasses.replace(Drawing.of(size=size), padding=padding)
+    shapes, scale = plan_of(drawing).shapes, drawing.antialias
+    low, high = shapes[:, ROOM : ROOM + 2], shapes[:, ROOM + 2 : ROOM + 4]
+    least, greatest = shapes[:, [TOP, LEFT]], shapes[:, [BOTTOM, RIGHT]]
+    assert (low + least == padding * scale).all()
+    assert (high + greatest == (size - padding) * scale - 1).all()
 
 
 @pytest.mark.parametrize("size", SIZES)

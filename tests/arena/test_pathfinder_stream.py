@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from weft.arena.pathfinder_images import Drawing, draw
-from weft.arena.pathfinder_stream import FIRST, Drawn, in_tiles, softened, turned
-from weft.arena.runs import run_of
-from weft.arena.settings import experiment
+from weft.arena.experiment.runs import run_of
+from weft.arena.experiment.settings import experiment
 from weft.arena.tasks import TASKS
+from weft.arena.tasks.pathfinder.images import Drawing, draw
+from weft.arena.tasks.pathfinder.stream import FIRST, Drawn, in_tiles, softened, turned
 from weft.errors import WeftError
 
 EASY = Drawing.of(size=32, dashes=2)
@@ -151,14 +151,15 @@ def test_settings_of_the_stream_need_a_stream(wrong):
 
 def test_phases_change_size_pattern_and_positions():
     tables = {
-        "task": {"spec": "pathfinder(size=64, dashes=2, train=0, valid=2, test=2, tile=[8, 16])"},
+        "task": "pathfinder(size=64, dashes=2, train=0, valid=2, test=2, tile=[8, 16])",
         "mixer": 'pattern(reads="blocked(window2d(4, 2), 128)")',
-        "model": {"layers": 1, "dim": 16, "heads": 1, "bumps": 4, "pool": "attention",
-                  "positions": "rope2d(width=64, tile=[8, 16])"},
+        "model": {"layers": 1, "dim": 16, "heads": 1, "rbf_levels": 4, "pool": "attention",
+                  "embedding": {"positions": "none"},
+                  "frame": {"positions": "rope2d(width=64, tile=[8, 16])"}},
         "training": {"steps": 1, "batch": 2, "device": "cpu"},
         "phase": [
             {"task": {"size": 32}, "mixer": 'pattern(reads="full")',
-             "model": {"positions": "rope2d(width=32, tile=[8, 16])"}},
+             "model": {"frame": {"positions": "rope2d(width=32, tile=[8, 16])"}}},
             {"task": {"easier": 2}},
         ],
     }  # fmt: skip

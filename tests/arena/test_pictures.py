@@ -5,10 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from weft.arena.model import ModelSetting
-from weft.arena.pictures import COLOUR, draw_patterns, patterns_of, png
-from weft.arena.runs import model_of
-from weft.arena.settings import Experiment
+from weft.arena.experiment.model import Model
+from weft.arena.experiment.runs import model_of
+from weft.arena.experiment.settings import Experiment, with_mixer
+from weft.arena.grid.pictures import COLOUR, draw_patterns, patterns_of, png
+from weft.config import changed
 from weft.errors import WeftError
 from weft.patterns.derive import mask
 
@@ -16,8 +17,8 @@ TASK = "key_value(pairs=4, symbols=8, values=4, train=20, valid=10, test=10)"
 
 
 def trunk(mixer):
-    model = ModelSetting(layers=2, dim=16, heads=2)
-    return model_of(Experiment(task=TASK, mixer=mixer, model=model)).trunk
+    model = changed(Model(), {"layers": 2, "dim": 16, "heads": 2})
+    return model_of(with_mixer(Experiment(task=TASK, model=model), mixer)).trunk
 
 
 def test_a_png_holds_its_shades(tmp_path):

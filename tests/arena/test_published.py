@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.arena.published import (
+from weft.arena.grid.published import (
     ACCURACY,
     LATER,
     LRA,

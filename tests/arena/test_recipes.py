@@ -5,10 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from weft.arena.model import ModelSetting
-from weft.arena.settings import read_settings, recipes
-from weft.arena.tasks import TASKS
-from weft.mixers import MIXERS
+from weft.arena.experiment.model import Model
+from weft.arena.experiment.settings import read_settings, recipes
+from weft.feedforward.activations import width
 from weft.models import Classifier, Matcher
 from weft.training.schedule import learning_rate
 
@@ -65,9 +64,15 @@ PATHFINDER = {
 }
 
 
-def sizes(model: ModelSetting):
-    wide = model.heads * (model.head_dim or model.dim // model.heads)
-    return model.layers, model.dim, model.heads, wide, model.hidden
+def hidden(model: Model):
+    stack = model.trunk.stack
+    return width(stack.feedforward.expansion, stack.feedforward.hidden, stack.frame.dim)
+
+
+def sizes(model: Model):
+    frame, found = model.trunk.stack.frame, model.sizes()
+    wide = frame.heads * frame.head_dim
+    return found["layers"], frame.dim, frame.heads, wide, hidden(model)
 
 
 def test_all_six_are_there():
@@ -82,7 +87,7 @@ def test_sizes_are_the_released(name):
     assert found == SIZES[name]
     assert (training.betas, training.eps) == ((0.9, 0.98), 1e-9)
     assert training.clip == (1.0 if name == "lra_pathx" else None)
-    assert base.model.head_hidden == base.model.hidden
+    assert base.model.head.hidden == hidden(base.model)
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -99,8 +104,8 @@ def test_sizes_of_each_mechanism(recipe, expected):
     mixers = read_settings(recipe).mixers
     assert set(mixers) == {"full", *expected}
     for name, size in expected.items():
-        assert (*sizes(mixers[name].model), mixers[name].model.dropout) == size, name
-        assert mixers[name].model.head_hidden == mixers[name].model.hidden, name
+        assert (*sizes(mixers[name].model), mixers[name].model.trunk.stack.dropout) == size, name
+        assert mixers[name].model.head.hidden == hidden(mixers[name].model), name
         own = 0.7 if (recipe, name) == ("lra_image", "sinkhorn") else 0.0
         assert mixers[name].training.weight_decay == own, name
 
@@ -108,12 +113,13 @@ def test_sizes_of_each_mechanism(recipe, expected):
 @pytest.mark.parametrize("name", SIZES)
 def test_a_cls_token_is_there_where_it_is_read(name):
     for label, one in read_settings(name).mixers.items():
-        assert one.model.pool == ("first" if one.model.registers else "mean"), label
+        registers = one.model.trunk.embedding.registers
+        assert one.model.head.pool == ("first" if registers else "mean"), label
 
 
 @pytest.mark.parametrize("name", SIZES)
 def test_the_task_is_there(name):
-    task = TASKS.parse(read_settings(name).experiment.task)
+    task = read_settings(name).experiment.task
     assert task.length == TOKENS[name]
     assert task.kind == ("match" if name == "lra_retrieval" else "classify")
 
@@ -121,17 +127,15 @@ def test_the_task_is_there(name):
 @pytest.mark.parametrize("name", SIZES)
 def test_longformer_has_no_weights_that_nothing_reads(name):
     """Without global tokens, projections of their own would be a third more parameters."""
-    mixer = MIXERS.parse(read_settings(name).mixers["longformer"].mixer)
+    mixer = read_settings(name).mixers["longformer"].model.trunk.stack.mixer
     assert (mixer.global_first, mixer.global_projections) == (0, False)
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", sorted(set(SIZES) - {"lra_pathx"}))
 def test_reformer_cuts_the_sequence_into_ten_chunks(name):
     """As the release runs: padded past a multiple of ten, then ten chunks."""
-    one = read_settings(name).mixers.get("reformer")
-    if one is None:
-        return
-    tokens = TOKENS[name] + one.model.registers
+    one = read_settings(name).mixers["reformer"]
+    tokens = TOKENS[name] + one.model.trunk.embedding.registers
     assert f"chunk={tokens // 10 + 1}," in one.mixer
 
 
@@ -142,6 +146,7 @@ class Small:
     kind: str
     vocab: int = 20
     length: int = 96
+    classes: int = 3
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -149,9 +154,8 @@ def test_every_contender_is_a_model_that_runs(name):
     kind = "match" if name == "lra_retrieval" else "classify"
     for label, one in read_settings(name).mixers.items():
         head = Matcher if kind == "match" else Classifier
-        trunk = one.model.trunk(Small(kind), one.mixer)
-        settings = {"classes": 3, "pool": one.model.pool, "hidden": one.model.head_hidden}
-        model = head(trunk=trunk, **settings).build().eval()
+        trunk, own = one.model.bound(Small(kind))
+        model = head(trunk=trunk, **own.of_documents()).build().eval()
         ids = torch.randint(20, (2, 96))
         valid = torch.arange(96) < torch.tensor([[96], [50]])
         with torch.no_grad():

@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from weft.arena.experiment import runs
+from weft.arena.experiment.settings import experiment
 from weft.arena.tasks import SPLITS, TASKS, Retrieval
 from weft.arena.tasks.base import best_threshold
 from weft.arena.tasks.retrieval import overlaps
@@ -164,3 +166,16 @@ def test_missing_files(tmp_path, monkeypatch):
     (tmp_path / "retrieval").mkdir()
     with pytest.raises(WeftError, match=r"holds nothing.*new_aan_pairs.*docs\.jsonl"):
         TASKS.parse("retrieval").load("train")
+
+
+@pytest.mark.parametrize(("rarely", "masks"), [(1e-3, {True}), (1.0, {True, False})])
+def test_where_few_documents_are_short_whole_batches_carry_no_mask(
+    tmp_path, monkeypatch, rarely, masks
+):
+    """Two of the four second documents of the training pairs have fewer than 30 bytes."""
+    monkeypatch.setattr(runs, "RARELY_PADDED", rarely)
+    write_plain(tmp_path)
+    spec = f"retrieval(length=30, folder='{tmp_path}')"
+    one = experiment({"task": {"spec": spec}, "training": {"graph": True, "batch": 2}})
+    source = runs.run_of(one).stages[0].source
+    assert {source.batch(step).second_valid is not None for step in range(12)} == masks

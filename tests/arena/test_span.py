@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from weft.arena import span
-from weft.arena.examples import Examples, Rows
-from weft.arena.span import required_spans, spans_of
+from weft.arena.analysis import span
+from weft.arena.analysis.span import required_spans, spans_of
+from weft.arena.data.examples import Examples, TokenRows
 from weft.layers.embedding import Embedding
 from weft.mixers import Frame
 from weft.models import Classifier, Encoder, Stack
@@ -31,7 +31,7 @@ def build(mixer, *, layers=1, registers=0, kv_heads=None):
 
 def split(lengths, seed=0):
     draw = np.random.default_rng(seed)
-    return Examples(Rows.of([draw.integers(0, 9, size=n) for n in lengths]), 64)
+    return Examples(TokenRows.of([draw.integers(0, 9, size=n) for n in lengths]), 64)
 
 
 def probabilities(model, x, allowed=None):

@@ -10,8 +10,8 @@ import pytest
 from table_files_made import KINDS, csv_text, json_text, write
 
 from weft.arena.tasks.base import SPLITS, TASKS
-from weft.arena.tasks.table import Table, table_from_options
-from weft.arena.tasks.table_describe import describe
+from weft.arena.tasks.table.describe import describe
+from weft.arena.tasks.table.task import Table, table_from_options
 from weft.errors import WeftError
 
 NAMES = ("id", "body", "stars")
@@ -323,7 +323,7 @@ def test_tokenizer_files(table, tmp_path):
     with pytest.raises(WeftError, match="there is no"):
         table(rows, tokens="nowhere.json").load("train")
     path.write_text("{}")
-    with pytest.raises(WeftError, match="is no `tokenizers` JSON file"):
+    with pytest.raises(WeftError, match="is not a `tokenizers` JSON file"):
         table(rows, tokens=str(path)).load("train")
 
 

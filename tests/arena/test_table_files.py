@@ -1,14 +1,19 @@
 """Readers agree on one table, name the lines of what is broken, and leave files alone."""
 
+import bz2
+import gzip
 import json
+import lzma
 import sys
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from table_files_made import KINDS, csv_text, json_text, parquet_file, write
 
-from weft.arena.tasks.table_files import read_table
+from weft.arena.tasks.table import unpacking
+from weft.arena.tasks.table.files import read_table
 from weft.errors import WeftError
 
 NAMES = ("id", "body", "stars")
@@ -119,6 +124,7 @@ def test_a_missing_column_suggests_near_ones(tmp_path, kind):
 WHOLE_FILES = {
     "empty": ("a.csv", b"", "empty line"),
     "a first line without names": ("a.csv", b"1,2\n", "has no column 'body'"),
+    "names with an open quote": ("a.csv", b'body,"stars\n"a, b",1\n', "names that are broken CSV"),
     "the same name twice": ("a.csv", b"body,body,stars\n1,2,3\n", "2 columns 'body'"),
     "utf-16 not said": ("a.csv", "body,stars\na,1\n".encode("utf-16"), "encoding='utf-16'"),
     "an array": ("a.json", b'[{"body": "a", "stars": 1}]', "one JSON array"),
@@ -141,6 +147,30 @@ def test_files_that_cannot_be_read_at_all(tmp_path, name):
     (tmp_path / file).write_bytes(data)
     with pytest.raises(WeftError, match=reason):
         read_table(tmp_path / file, ["body", "stars"])
+
+
+@pytest.mark.parametrize("name", ["a.csv.gz", "a.csv.bz2", "a.csv.xz", "a.jsonl.gz"])
+def test_a_small_file_does_not_unpack_to_a_huge_one(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(unpacking, "UNPACKED", 2**20)
+    pack = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}[
+        name[name.rindex(".") :]
+    ]
+    data = b"body,stars\n" + b"a" * 2**26 + b",1\n"
+    (tmp_path / name).write_bytes(pack(data))
+    tracemalloc.start()
+    try:
+        with pytest.raises(WeftError, match="unpacks to over 200 times its size"):
+            read_table(tmp_path / name, ["body", "stars"])
+        assert tracemalloc.get_traced_memory()[1] < len(data)
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_table_that_packs_well_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(unpacking, "UNPACKED", 2**10)
+    rows = [(f"the same words in every row, but for {i}", i % 3) for i in range(2000)]
+    whole = write(tmp_path, ".csv.gz", ("body", "stars"), rows)
+    assert len(read_table(whole, ["body", "stars"]).lines) == 2000
 
 
 def test_no_file_and_a_folder(tmp_path):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.arena.tasks.base import SPLITS
-from weft.arena.tasks.table_splits import leaks, made_splits, repeats, text_keys
+from weft.arena.tasks.table.splits import leaks, made_splits, repeats, text_keys
 
 SHARES = {"test": 0.1, "valid": 0.2}
 

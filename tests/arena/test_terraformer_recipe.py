@@ -4,21 +4,15 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from weft.arena.settings import read_settings
-from weft.arena.tasks import TASKS
+from weft.arena.experiment.runs import model_of
+from weft.arena.experiment.settings import read_settings
 from weft.cli import app
 from weft.feedforward import Sparse
-from weft.models import LanguageModel, load
+from weft.models import load
 from weft.rows import read
 
 run = CliRunner().invoke
 LABELS = ("dense", "sparse_16", "sparse_64", "terraformer_64")
-
-
-def model_of(experiment):
-    setting = experiment.model
-    trunk = setting.trunk(TASKS.parse(experiment.task), experiment.mixer)
-    return LanguageModel(trunk=trunk, output=setting.head_output(), tied=setting.tied)
 
 
 def parameters(experiment):
@@ -47,7 +41,7 @@ def test_trains_on_a_cpu(label, tmp_path):
     numbers = torch.randint(97, 123, (20_000,), generator=torch.Generator().manual_seed(0))
     text.write_bytes(bytes(numbers.tolist()))
     changes = {
-        "task.spec": f"language(length=32, folder='{text}')",
+        "task": f"language(length=32, folder='{text}')",
         "model.layers": 1,
         "model.dim": 32,
         "model.heads": 2,

@@ -5,11 +5,12 @@ import pytest
 import torch
 from table_files_made import write
 
-from weft.arena.flops import flops_per_token
-from weft.arena.grid import Grid
-from weft.arena.model import ModelSetting
-from weft.arena.settings import Experiment
+from weft.arena.analysis.flops import flops_per_token
+from weft.arena.experiment.model import Model
+from weft.arena.experiment.settings import Experiment, with_mixer
+from weft.arena.grid.grid import Grid
 from weft.arena.tasks import TASKS, Table
+from weft.config import changed
 from weft.errors import WeftError
 from weft.mixers import MIXERS
 from weft.models import Classifier
@@ -27,11 +28,9 @@ def table(tmp_path_factory):
 
 
 def model(task, mixer, length=None):
-    setting = ModelSetting(layers=2, dim=16, heads=2, hidden=32, registers=1, pool="first")
-    stack = setting.stack(mixer, length or task.length)
-    trunk = setting.trunk(task, mixer)
-    trunk = type(trunk)(embedding=trunk.embedding, stack=stack)
-    return Classifier(trunk=trunk, classes=task.classes)
+    given = {"layers": 2, "dim": 16, "heads": 2, "expansion": 2, "registers": 1, "mixer": mixer}
+    model = changed(Model(), given | {"length": length})
+    return Classifier(trunk=model.bound(task)[0], classes=task.classes)
 
 
 def scores(built, batch):
@@ -97,7 +96,7 @@ def test_every_task_has_trivial_baselines(name):
 def test_dense_is_always_compared():
     """Rivals that lose to dense attention say so late: flash-attention #1564, BSA #8."""
     with pytest.raises(WeftError, match="dense"):
-        Grid(contenders={"longformer": Experiment(task="listops", mixer="longformer")})
+        Grid(contenders={"longformer": with_mixer(Experiment(task="listops"), "longformer")})
 
 
 def test_a_smaller_window_is_less_work(table):

@@ -18,7 +18,7 @@ from weft.cli import app
 from weft.errors import WeftError
 from weft.models.presets import PRESETS, Shape, dense_twin, sparse_twin
 from weft.native import available
-from weft.report.decode_tables import decode_parts_table, decode_table
+from weft.report.tables.decode import decode_parts_table, decode_table
 from weft.rows import read
 
 SHAPE = Shape(dim=32, layers=3, heads=2, modules=4)

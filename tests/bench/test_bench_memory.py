@@ -38,5 +38,5 @@ def test_the_scores_of_dense_weights_are_seen():
 
 
 def test_a_process_that_fails_says_why():
-    with pytest.raises(WeftError, match=r"of its own failed: .*fnet has no core of its own"):
+    with pytest.raises(WeftError, match=r"separate process failed: .*fnet has no core"):
         peak_bytes(Case("core", "fnet"), SETTING, 8)

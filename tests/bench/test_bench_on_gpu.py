@@ -22,7 +22,7 @@ def test_numbers_on_a_gpu(graph):
         assert dense["graph"] is graph
     assert numbers["layer", "full", "memory"]["peak_bytes"] > 0
     reasons = {row["error"] for row in rows if row["error"]}
-    assert all("has no core of its own" in reason for reason in reasons)
+    assert all("has no core that is separate" in reason for reason in reasons)
 
 
 def test_the_peak_holds_the_gradient_of_the_input():

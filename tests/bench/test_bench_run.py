@@ -97,7 +97,7 @@ def test_a_case_that_cannot_be_built_gets_a_reason():
 def test_a_case_without_a_core_says_so():
     (row,) = [r for r in rows_of(cases=choose("fnet", core=True)) if r["kind"] == "core"][1:2]
     assert row["error"] == (
-        "Unsupported: fnet has no core of its own between its projections; "
+        "Unsupported: fnet has no core that is separate from its projections; "
         "measure the layer, or a pattern"
     )
 
@@ -135,7 +135,7 @@ def test_progress_counts_to_the_end():
         ({"rounds": 0}, "rounds=0"),
         ({"lengths": []}, r"lengths=\[\]"),
         ({"lengths": [0]}, r"lengths=\[0\]"),
-        ({"graph": True}, "graphs are captured on CUDA alone"),
+        ({"graph": True}, "graphs are captured on CUDA only"),
     ],
     ids=str,
 )

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from weft.kernels import block_sparse, indexed
+from weft.kernels.block_sparse import triton as block_sparse
+from weft.kernels.lsh import triton as lsh_triton
 from weft.rows import read
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +42,7 @@ def test_block_sparse_kernels_start_by_the_fastest_setting(block, width, kernel)
 
 @pytest.mark.parametrize("kernel", ["forward", "backward"])
 def test_so_do_those_that_gather(kernel):
-    check(kernel, plain(getattr(indexed, kernel.upper())[16]), [SCRIPT.RING])
+    check(kernel, plain(getattr(lsh_triton, kernel.upper())[16]), [SCRIPT.RING])
 
 
 def test_the_better_of_two_rounds_counts_and_all_cases_have_a_say():

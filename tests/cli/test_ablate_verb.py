@@ -3,8 +3,8 @@
 import pytest
 from typer.testing import CliRunner
 
-from weft.arena import ablate as ablations
-from weft.arena.ablate import BASE
+from weft.arena.ablation import ablate as ablations
+from weft.arena.ablation.ablate import BASE
 from weft.cli import app
 
 run = CliRunner().invoke
@@ -12,7 +12,7 @@ RECIPE = """
 task = "key_value(pairs=4, symbols=8, values=4, train=64, valid=16, test=16)"
 [[modification]]
 name = "RMSNorm"
-model = {norm = "rms"}
+model = {norm.kind = "rms"}
 [[modification]]
 name = "ReLU"
 model = {activation = "relu"}
@@ -52,12 +52,16 @@ def test_options_become_an_ablation(planned, tmp_path):
     assert (wanted.seeds, wanted.final_steps, options.jobs) == ((0, 1), 9, 4)
     for own in wanted.modifications:
         training = own.experiment.training
-        assert (training.steps, training.device, own.experiment.model.layers) == (7, "cpu", 3)
+        assert (training.steps, training.device, own.experiment.model.sizes()["layers"]) == (
+            7,
+            "cpu",
+            3,
+        )
 
 
 def test_another_task(planned, tmp_path):
     wanted, _ = planned(str(tmp_path / "recipe.toml"), "--task", "listops(length=64)")
-    assert {own.experiment.task for own in wanted.modifications} == {"listops(length=64)"}
+    assert {str(own.experiment.task) for own in wanted.modifications} == {"listops(length=64)"}
 
 
 def test_nothing_to_ablate(tmp_path):

@@ -1,5 +1,6 @@
 """The command line as such: help, version, wrong calls, a cold start."""
 
+import re
 import subprocess
 import sys
 
@@ -99,3 +100,32 @@ def test_a_bug_is_not_swallowed(monkeypatch):
 
     monkeypatch.setattr(mixers, "every_mixer", broken)
     assert isinstance(run(app, ["mixers"]).exception, ZeroDivisionError)
+
+
+VERBS_THAT_WRITE = {
+    "compare": ["compare", "--task", "key_value(pairs=2)", "--mixers", "fnet", "--out"],
+    "train": ["train", "demo", "--out"],
+    "ablate": ["ablate", "ablate_bytes", "--out"],
+}
+
+
+@pytest.mark.parametrize("verb", VERBS_THAT_WRITE)
+@pytest.mark.parametrize("place", ["a file", "below a file", "unwritable"])
+def test_a_place_that_cannot_be_written_is_said_in_words(tmp_path, verb, place):
+    (tmp_path / "file").write_text("years of work")
+    out = {
+        "a file": tmp_path / "file",
+        "below a file": tmp_path / "file" / "run",
+        "unwritable": "/proc/weft/run",
+    }[place]
+    done = run(app, [*VERBS_THAT_WRITE[verb], str(out)])
+    assert done.exit_code == 1, done.output
+    assert re.search(r"error: /\S+ cannot be used: \w.*; give another place", done.output)
+    assert (tmp_path / "file").read_text() == "years of work"
+
+
+def test_the_escape_bytes_of_a_message_are_shown():
+    done = run(app, ["mixers", "--plugin", "\x1b[31mred"])
+    assert done.exit_code == 1
+    assert "\x1b" not in done.output
+    assert r"\x1b[31mred" in done.output

@@ -7,9 +7,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from weft.arena import compare as grids
-from weft.arena import fast
-from weft.arena.grid import read_grid
+from weft.arena.experiment import fast
+from weft.arena.grid import compare as grids
+from weft.arena.grid.grid import read_grid
 from weft.cli import app
 
 run = CliRunner().invoke
@@ -45,7 +45,7 @@ def test_fast_is_for_all_contenders(planned, monkeypatch):
     assert list(found) == ["full", "fnet"]
     for one in found.values():
         assert one.training.precision == "bfloat16"
-        assert one.model.trimmed
+        assert one.model.head.trimmed
 
 
 def test_options_become_a_grid(planned):
@@ -57,7 +57,11 @@ def test_options_become_a_grid(planned):
     assert list(found.contenders) == ["full", "full, unfused", "sliding_window", "fnet"]
     assert (found.seeds, found.target, found.span_samples) == ((0, 1, 2), 0.9, 7)
     one = found.contenders["sliding_window"]
-    assert (one.task, one.mixer, one.model.layers) == (TASK, "sliding_window(window=5)", 2)
+    assert (str(one.task), one.mixer, one.model.sizes()["layers"]) == (
+        TASK,
+        "sliding_window(window=5)",
+        2,
+    )
     training = one.training
     assert (training.steps, training.minutes, training.device) == (50, 2.0, "cpu")
     assert (training.lr, training.warmup) == (0.5, 5)
@@ -74,12 +78,12 @@ def test_minutes_alone_end_the_training(planned):
 def test_a_recipe_names_the_contenders(planned, tmp_path):
     path = tmp_path / "own.toml"
     path.write_text(
-        f'[task]\nspec = "{TASK}"\n[training]\nsteps = 9\n[mixers]\nfnet = "fnet"\n'
+        f'task = "{TASK}"\n[training]\nsteps = 9\n[mixers]\nfnet = "fnet"\n'
         'few = {mixer = "longformer(window=3)", model = {heads = 1}}\n'
     )
     found = planned("--recipe", str(path), "--steps", "8")
     assert list(found.contenders) == ["full", "fnet", "few"]
-    assert found.contenders["few"].model.heads == 1
+    assert found.contenders["few"].model.sizes()["heads"] == 1
     assert {one.training.steps for one in found.contenders.values()} == {8}
 
 
@@ -88,7 +92,7 @@ def test_own_data(planned, tmp_path):
     lines = [f"{'good' if i % 2 else 'bad'} number {i},{i % 2}" for i in range(60)]
     table.write_text("body,stars\n" + "\n".join(lines) + "\n")
     found = planned("--data", str(table), "--text", "body", "--label", "stars", "--mixers", "full")
-    task = found.contenders["full"].task
+    task = str(found.contenders["full"].task)
     assert task.startswith("table(")
     assert str(table) in task
     assert {"body", "stars"} <= set(task.replace("'", " ").split())
@@ -117,7 +121,7 @@ def test_the_folder_alone_goes_on(planned, tmp_path):
         (
             ["--task", TASK, "--mixers", "full", "--plugin", "no_such"],
             1,
-            "cannot import the plugin",
+            "cannot import the plug-in",
         ),
         (["--task", TASK, "--mixers", "full", "--device", "tpu"], 2, "'--device'"),
     ],

@@ -111,7 +111,7 @@ def test_a_run_of_train(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "book.txt").write_text("to be or not to be. " * 40)
     settings = (
-        "[task]\nspec = \"language(length=16, folder='book.txt')\"\n"
+        "task = \"language(length=16, folder='book.txt')\"\n"
         "[model]\nlayers = 1\ndim = 16\nheads = 2\n"
         "[training]\nsteps = 2\nbatch = 4\ndevice = 'cpu'\n"
     )
@@ -168,7 +168,7 @@ def test_refuses_broken_folders(folder, tmp_path):
         return done.output
 
     assert "there is no folder" in message(tmp_path / "nowhere")
-    assert "neither a saved model" in message(tmp_path)
+    assert "is not a saved model" in message(tmp_path)
     broken = tmp_path / "broken"
     saved(broken, LanguageModel(trunk=config()))
     weights = (broken / "model.safetensors").read_bytes()
@@ -176,7 +176,7 @@ def test_refuses_broken_folders(folder, tmp_path):
         (broken / "model.safetensors").write_bytes(weights[:size])
         assert "cannot be read, is it cut short?" in message(broken)
     (broken / "config.json").write_text("{")
-    assert "is no JSON" in message(broken)
+    assert "is not valid JSON" in message(broken)
 
 
 @pytest.mark.parametrize(

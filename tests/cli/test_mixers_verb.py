@@ -21,7 +21,7 @@ def test_json_holds_every_trait():
         for trait in ("family", "paper", "time", "memory", "state", "exact", "causal", "cross"):
             assert row[trait] == getattr(traits, trait), (name, trait)
         assert row["streams"] == (traits.state is not None)
-        assert MIXERS.from_dict({"name": name, **row["settings"]}) == MIXERS[name]()
+        assert MIXERS.read({"name": name, **row["settings"]}) == MIXERS[name]()
 
 
 def test_the_table_holds_every_mixer():

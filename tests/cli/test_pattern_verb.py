@@ -76,7 +76,7 @@ def test_kernels_and_parts():
     assert "fold by 128; 128 × 1 blocks of 128" in text
     _, text = shown("sliding(64) | global(first=16)", "--length", "8192")
     assert "16 selected keys" in text
-    assert "16 rows apart, over all keys" in text
+    assert "16 rows in a separate pass, over all keys" in text
     _, text = shown("window2d(width=128, window=5)", "--length", "16384")
     assert "tiles of 8×16 pixels" in text
     assert "sdpa: no key is left out" in shown("full", "--length", "64")[1]
@@ -105,7 +105,7 @@ def test_heads_follow_the_expression():
     assert "sliding(window=9)" in text
     done = run(app, ["pattern", "per_head(sliding(4), strided(3))", "--length", "64", "--heads=3"])
     assert done.exit_code == 1
-    assert "3 heads is no multiple of 2 patterns" in done.output
+    assert "3 heads is not a multiple of 2 patterns" in done.output
 
 
 def test_pictures_are_written(tmp_path):

@@ -38,7 +38,7 @@ def test_json_holds_what_a_task_says():
         task, row = TASKS[name](), found[name]
         for key in ("kind", "length", "vocab", "classes", "metric"):
             assert row[key] == getattr(task, key), (name, key)
-        assert TASKS.from_dict({"name": name, **row["settings"]}) == task
+        assert TASKS.read({"name": name, **row["settings"]}) == task
     assert found["listops"]["missing"] is None
     assert "aclImdb" in found["text"]["missing"]
 
@@ -88,7 +88,7 @@ def test_a_language_task_has_no_classes(tmp_path):
         ("listops(lenght=3)", "did you mean 'length'?"),
         ("text", "set WEFT_DATA"),
         ("table", "your file"),
-        ("3", "a task reads like"),
+        ("3", "a task is a spec such as `name(setting=1)`, a table or a config; got 3"),
     ],
 )
 def test_mistakes_end_with_a_message(spec, reason):

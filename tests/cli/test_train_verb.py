@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from weft.arena.settings import read_experiment
+from weft.arena.experiment.settings import read_experiment
 from weft.cli import app
 from weft.models import load
 from weft.rows import read
@@ -13,8 +13,7 @@ from weft.rows import read
 run = CliRunner().invoke
 FILE = """
 mixer = "full"
-[task]
-spec = "key_value(pairs=2, symbols=8, values=2, train=64, valid=20, test=30)"
+task = "key_value(pairs=2, symbols=8, values=2, train=64, valid=20, test=30)"
 [model]
 layers = 1
 dim = 16
@@ -67,7 +66,7 @@ def test_settings_are_changed_from_the_command_line(path, tmp_path):
         assert done.exit_code == 0, done.output
         found = read_experiment(tmp_path / mixer)
         assert (found.training.steps, found.training.seed) == (2, 5)
-    assert (found.mixer, found.model.heads) == ("sliding_window(window=3)", 1)
+    assert (found.mixer, found.model.sizes()["heads"]) == ("sliding_window(window=3)", 1)
 
 
 def test_another_run_in_the_same_folder_is_refused(path):
@@ -83,7 +82,7 @@ def test_another_run_in_the_same_folder_is_refused(path):
         (["train", "none.toml"], "cannot read the settings 'none.toml'"),
         (["train", "no_recipe"], "no recipe named 'no_recipe'"),
         (["train", "own.toml", "--set", "training.step=2"], "did you mean 'steps'"),
-        (["eval", "."], "neither settings.toml"),
+        (["eval", "."], "neither experiment.json"),
     ],
 )
 def test_a_wrong_call(path, args, message):

@@ -21,7 +21,13 @@ def case(config, name, check):
     return pytest.param(check, id=f"{config}-{name}", marks=marks)
 
 
-CASES = [case(config, *named) for config in CONFIGS for named in checks_for(config)]
+# Shape comments are checked over all files of weft at once, in test_shapes.py.
+CASES = [
+    case(config, name, check)
+    for config in CONFIGS
+    for name, check in checks_for(config)
+    if name != "shapes"
+]
 
 
 @pytest.mark.parametrize("check", CASES)
@@ -29,11 +35,27 @@ def test_contract(check):
     check()
 
 
+# The sizes that papers give and users get. Long sequences cross their blocks and windows.
+DEFAULTS = [MIXERS[name]() for name in MIXERS]
+
+
+@pytest.mark.parametrize("config", DEFAULTS, ids=str)
+def test_default_sizes_at_every_scale(config):
+    # A recurrence with weights this large is chaotic: rounding grows from step to step.
+    CHECKS["scale"](config, length=37 if config.traits.family == "recurrence" else 150)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("config", DEFAULTS, ids=str)
+def test_default_sizes_on_long_sequences(config):
+    CHECKS["long_sequences"](config, length=1100)
+
+
 ON_DEVICE = [
     case(config, name, check)
     for config in CONFIGS
     for name, check in checks_for(config)
-    if name != "round_trip" and not is_slow(config, name)
+    if name not in ("round_trip", "shapes") and not is_slow(config, name)
 ]
 
 

@@ -1,16 +1,17 @@
 """Attention around sparse projections keeps the whole contract of its mechanism."""
 
 import dataclasses
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import pytest
 import torch
 
 from weft.errors import Unsupported, WeftError
+from weft.layers.padding import left_align, restore
 from weft.mixers import MIXERS, Frame, Multiplicative, MultiplicativeConv
 from weft.mixers.base import AttentionMixer
 from weft.testing import cases, contract
+from weft.testing.projections import OF_THE_MIXER, Projected
 
 CONV = MultiplicativeConv(modules=8)
 NAMES = ("full", "sliding_window", "longformer", "linear_transformer")
@@ -20,30 +21,6 @@ PROJECTIONS = {
     "conv": CONV,
     "conv with output": MultiplicativeConv(modules=4, length=4, width=1, out=True),
 }
-# Those that hold for a config of the registry alone, or read a context.
-LEFT_OUT = ("round_trip", "refusals", "cross", "compile", "long_sequences", "lengths")
-
-
-@dataclass(frozen=True)
-class Projected:
-    """A mechanism inside frames with another projection."""
-
-    inner: Any
-    projection: Any
-
-    @property
-    def name(self):
-        return self.inner.name
-
-    @property
-    def traits(self):
-        return self.inner.traits
-
-    def __str__(self):
-        return f"{self.inner} on {self.projection}"
-
-    def build(self, frame):
-        return self.inner.build(dataclasses.replace(frame, projection=self.projection))
 
 
 def checks():
@@ -53,7 +30,7 @@ def checks():
                 continue
             config = Projected(cases.small(MIXERS[name]), projection)
             for rule, check in contract.checks_for(config):
-                if rule not in LEFT_OUT:
+                if rule not in OF_THE_MIXER:
                     yield pytest.param(check, id=f"{name}-{label}-{rule}")
 
 
@@ -86,8 +63,15 @@ class ReadsPadding(Projected):
 
     def build(self, frame):
         mixer = super().build(frame)
-        mixer.cleared = lambda x, valid: x
+        mixer.forward = partial(_padding_as_given, mixer)
         return mixer
+
+
+def _padding_as_given(mixer, x, *, valid=None, **rest):
+    if valid is None:
+        return type(mixer).forward(mixer, x, **rest)
+    moved, real, order = left_align(x, valid)
+    return restore(mixer.mix(moved, real, None, None), order, valid)
 
 
 class HidesMemory(Projected):

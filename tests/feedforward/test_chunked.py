@@ -119,7 +119,7 @@ def test_spec_strings_nest():
     ("settings", "message"),
     [
         ({"tokens": 0}, "at least 1 token; got tokens=0"),
-        ({"inner": 5}, "a feed-forward config or a spec string; got 5"),
+        ({"inner": 5}, "chunked.inner is a feed-forward: .* got 5"),
         ({"inner": Switch()}, "tokens of switch share something"),
         ({"inner": "product_key"}, "tokens of product_key share something"),
     ],

@@ -3,9 +3,9 @@ import math
 import pytest
 import torch
 
+from weft.config import write
 from weft.errors import WeftError
 from weft.feedforward import FEEDFORWARDS, Dense
-from weft.registry import to_dict
 
 # The activations from their equations, on one Python number.
 EQUATIONS = {
@@ -65,7 +65,7 @@ def test_dropout_acts_on_hidden_units_in_training_only():
 def test_three_forms_of_a_config(name):
     config = FEEDFORWARDS[name]()
     assert FEEDFORWARDS.parse(str(config)) == config
-    assert FEEDFORWARDS.from_dict(to_dict(config)) == config
+    assert FEEDFORWARDS.read(write(config)) == config
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_router_equals_nllbs(capacity):
     ("settings", "message"),
     [
         ({"group": 0}, "at least 1; got group=0"),
-        ({"second": "never"}, "'random' or 'always'; got second='never'"),
+        ({"second": "never"}, "second is one of 'random', 'always'; got 'never'"),
         ({"capacity": 0}, "got capacity=0"),
         ({"balance": -1.0}, "got balance=-1.0"),
         ({"experts": 0}, "got experts=0"),

@@ -74,7 +74,7 @@ def test_starts_with_even_chances():
     assert not module.router.weight.any()
     assert not module.noise.weight.any()
     torch.manual_seed(0)
-    choice, _ = module.route(x[0], module.look(x[0])[1])
+    choice, _ = module.route(x[0], module.router_input(x[0])[1])
     share = torch.bincount(choice.flatten(), minlength=8) / 800
     assert (share - 1 / 8).abs().max() < 0.05
 
@@ -116,7 +116,7 @@ def test_uniform_gates_cost_nothing():
     module = MixtureOfExperts(experts=4, top=4).build(DIM).train()  # W_g = W_noise = 0
     with torch.no_grad():
         module.noise.weight.zero_()
-    module.look = lambda x: (x, torch.zeros(len(x), 4))
+    module.router_input = lambda x: (x, torch.zeros(len(x), 4))
     module(tokens(1, 9).float())
     assert module.penalty().item() == pytest.approx(0, abs=1e-12)
 
@@ -127,12 +127,12 @@ def test_padding_has_no_part_in_the_losses():
     valid = torch.ones(2, 6, dtype=torch.bool)
     valid[0, 2:4] = valid[1, 5] = False
     noise = torch.randn(12, 5, dtype=torch.float64)
-    module.look = lambda flat: (flat, noise[: len(flat)])
+    module.router_input = lambda flat: (flat, noise[: len(flat)])
     y = module(x, valid=valid)
     assert (y[~valid] == 0).all()
     padded = module.penalty()
     kept = noise[valid.flatten()]
-    module.look = lambda flat: (flat, kept)
+    module.router_input = lambda flat: (flat, kept)
     torch.testing.assert_close(module(x[valid][None])[0], y[valid])
     torch.testing.assert_close(module.penalty(), padded)
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from weft.config import write
 from weft.errors import WeftError
 from weft.feedforward import FEEDFORWARDS, Sparse
-from weft.registry import to_dict
 
 
 def made(dim=8, dtype=torch.float64, seed=0, bias=True, dropout=0.0, **settings):
@@ -257,5 +257,5 @@ def test_refuses_what_cannot_be(settings, said):
 def test_three_forms_of_one_config():
     config = FEEDFORWARDS.parse("sparse(block=16, hidden=64, hard=0.5)")
     assert config == Sparse(block=16, hidden=64, hard=0.5)
-    assert FEEDFORWARDS.from_dict(to_dict(config)) == config
+    assert FEEDFORWARDS.read(write(config)) == config
     assert FEEDFORWARDS.parse(str(config)) == config

@@ -160,7 +160,7 @@ def test_jitter_is_noise_on_the_router_in_training_only():
     gates = [[row.max()] for row in p]
     everyone = {(t, 0) for t in range(6)}
     torch.testing.assert_close(y[0], routed(module, x[0], choices, gates, everyone, F.gelu))
-    assert module.look(x[0])[0].sub(x[0]).div(x[0]).abs().max() < 0.3
+    assert module.router_input(x[0])[0].sub(x[0]).div(x[0]).abs().max() < 0.3
 
 
 def test_the_router_stays_in_float32_under_autocast():

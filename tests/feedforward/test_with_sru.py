@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weft.config import write
 from weft.errors import Unsupported, WeftError
 from weft.feedforward import FEEDFORWARDS, Dense, Sparse, WithSRU
 from weft.layers.embedding import Embedding
 from weft.mixers import Frame
 from weft.models import Decoder, Stack
-from weft.registry import to_dict
 
 DIM, UNITS = 6, 3
 
@@ -154,5 +154,5 @@ def test_refuses_what_cannot_be(make, said):
 def test_three_forms_of_one_config():
     config = FEEDFORWARDS.parse("with_sru(inner=sparse(block=16), units=8)")
     assert config == WithSRU(inner=Sparse(block=16), units=8)
-    assert FEEDFORWARDS.from_dict(to_dict(config)) == config
+    assert FEEDFORWARDS.read(write(config)) == config
     assert FEEDFORWARDS.parse(str(config)) == config

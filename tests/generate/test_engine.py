@@ -113,9 +113,9 @@ def test_stop_strings_end_rows_of_bytes():
         (lambda m: m.generate([torch.tensor([1])], 200), "at most 100 tokens; got 200"),
         (
             lambda m: m.generate([torch.tensor([1])], 2, beams=2, temperature=1.0),
-            "nothing is drawn",
+            "without sampling",
         ),
-        (lambda m: m.generate([torch.tensor([1])], 2, beams=2, stop="x"), "no strings"),
+        (lambda m: m.generate([torch.tensor([1])], 2, beams=2, stop="x"), "not strings"),
         (lambda m: m.generate([torch.tensor([1])], 2, beams=0), "beams is at least 1"),
     ],
 )

@@ -58,7 +58,7 @@ def distribution(sampling, scores, seen):
     marks[0, list(seen)] = True
     scores = sampling.penalised(torch.tensor([scores], dtype=torch.float64), marks)
     ranked, tokens = scores.sort(dim=-1, descending=True, stable=True)
-    weights = sampling.kept((ranked / sampling.temperature).softmax(-1))
+    weights = sampling.filtered((ranked / sampling.temperature).softmax(-1))
     return torch.zeros_like(weights).scatter(1, tokens, weights / weights.sum())[0]
 
 
@@ -126,7 +126,7 @@ def test_the_penalty_turns_the_best_token():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"min_p": 0.1}, "nothing to do; give a temperature"),
+        ({"min_p": 0.1}, "no effect; give a temperature"),
         ({"temperature": 1.0, "min_p": 1.5}, "got min_p=1.5"),
         ({"repetition_penalty": 0.0}, "above 0"),
         ({"repetition_penalty": float("nan")}, "above 0"),

@@ -10,11 +10,11 @@ import pytest
 import torch
 from gpu_checks import attempt, compare
 
-from weft.kernels.attend import attend
-from weft.kernels.block_sparse import attend_several
-from weft.kernels.block_sparse_lists import lists_of_several
+from weft.kernels.attend.api import attend
+from weft.kernels.block_sparse.lists import lists_of_several
+from weft.kernels.block_sparse.triton import attend_several
 from weft.kernels.dropout import Dropout
-from weft.kernels.indexed import attend_runs, runs_of_buckets, runs_of_order
+from weft.kernels.lsh.triton import attend_runs, runs_of_buckets, runs_of_order
 from weft.patterns import Sliding
 from weft.patterns.derive import mask
 

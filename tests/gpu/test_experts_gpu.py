@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from weft.feedforward import GShard, MixtureOfExperts, ProductKey, Switch
-from weft.kernels.ragged import ragged_matmul
+from weft.kernels.experts.products import ragged_matmul
 
 pytestmark = pytest.mark.gpu
 DIM = 64

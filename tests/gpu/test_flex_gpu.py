@@ -11,8 +11,8 @@ import torch
 import torch._dynamo
 from torch._dynamo.utils import counters
 
-from weft.kernels import flex
-from weft.kernels.attend import attend
+from weft.kernels.attend.api import attend
+from weft.kernels.block_sparse import flex
 from weft.patterns import (
     Axis,
     BlockNeighbours,

@@ -9,9 +9,9 @@ import pytest
 import torch
 from gpu_checks import attempt, compare
 
-from weft.kernels.attend import attend
+from weft.kernels.attend.api import attend
+from weft.kernels.attend.planner import remember_spec
 from weft.kernels.dropout import Dropout
-from weft.kernels.numbered import number
 from weft.patterns import Blocked, Causal, Full, Sliding, Window2d
 from weft.patterns.derive import mask
 
@@ -42,7 +42,7 @@ def dense(q, k, v, pattern, valid=None):
 @pytest.mark.parametrize("name", PATTERNS)
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "graph"])
 def test_patterns_equal_dense(name, d, compiled):
-    pattern, inputs = number(PATTERNS[name]), heads(4096, d)
+    pattern, inputs = remember_spec(PATTERNS[name]), heads(4096, d)
 
     def call(q, k, v):
         return attend(q * 1, k, v, pattern) * 1
@@ -55,7 +55,7 @@ def test_patterns_equal_dense(name, d, compiled):
 @pytest.mark.parametrize("pattern", [Full(), Causal()], ids=str)
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "graph"])
 def test_padded_dense_attention_equals_dense(pattern, compiled):
-    pattern, inputs, n = number(pattern), heads(1000, 64), 1000
+    pattern, inputs, n = remember_spec(pattern), heads(1000, 64), 1000
     valid = torch.arange(n, device="cuda") < torch.tensor([[n], [n // 3]], device="cuda")
 
     def call(q, k, v):
@@ -73,7 +73,7 @@ def test_padded_dense_attention_equals_dense(pattern, compiled):
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "graph"])
 def test_aligned_rows_equal_dense(pattern, d, compiled):
     """Torch's flash kernel over real tokens and padding as sequences of their own."""
-    pattern, inputs, n = number(pattern), heads(1000, d, b=3), 1000
+    pattern, inputs, n = remember_spec(pattern), heads(1000, d, b=3), 1000
     lengths = torch.tensor([n, n // 3, 1], device="cuda")[:, None]
     valid = torch.arange(n, device="cuda") < lengths
 

@@ -11,12 +11,12 @@ import torch
 from gpu_checks import attempt, compare, error
 from torch.nn.functional import linear
 
-from weft.kernels import selected_gates
-from weft.kernels.importance import can_choose, choose_blocks
-from weft.kernels.selected import attend_selected
-from weft.kernels.selected_fused import can_fuse
-from weft.kernels.selected_heads import can_join, joint_heads
-from weft.kernels.selected_slots import attend_slots
+from weft.kernels.nsa import gates as nsa_gates
+from weft.kernels.nsa.heads import can_join, joint_heads
+from weft.kernels.nsa.importance import can_choose, choose_blocks
+from weft.kernels.nsa.reference import attend_selected
+from weft.kernels.nsa.slots import attend_slots
+from weft.kernels.nsa.triton import can_fuse
 from weft.mixers import NSA, Frame
 
 pytestmark = pytest.mark.gpu
@@ -99,8 +99,8 @@ def test_gated_branches_are_their_sum(dtype):
     torch.manual_seed(0)
     logits = torch.randn(2, 777, 15, device="cuda", dtype=dtype, requires_grad=True)
     branches = [heads(777, 5, dtype=dtype) for _ in range(3)]
-    assert selected_gates.can_fuse(logits, tuple(branches))
-    out = selected_gates.gated_sum(logits, tuple(branches))
+    assert nsa_gates.can_fuse(tuple(branches))
+    out = nsa_gates.gated_sum(logits, tuple(branches))
     share = logits.double().sigmoid().view(2, 777, 3, 5)
     expected = sum(share[:, :, a, :, None] * branches[a].transpose(1, 2) for a in range(3))
     compare(out, expected.flatten(2), [logits, *branches])

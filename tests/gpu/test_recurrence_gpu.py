@@ -9,8 +9,8 @@ import pytest
 import torch
 from gpu_checks import attempt, compare, error
 
-from weft.kernels import recurrence
-from weft.kernels.scan import elementwise_scan, linear_scan, scan
+from weft.kernels.recurrence import triton as recurrence
+from weft.kernels.recurrence.scan import elementwise_scan, linear_scan, scan
 from weft.mixers import BRC, GRU, LSTM, SRU, Frame
 from weft.mixers.brc import _alone
 from weft.mixers.sru import _remember

@@ -1,7 +1,7 @@
 """Programs of kernels for tests, small enough for an interpreter."""
 
-from weft.kernels.block_sparse import WIDTHS
-from weft.kernels.fitting import Program
+from weft.kernels.block_sparse.triton import WIDTHS
+from weft.kernels.launch import Program
 
 
 def small_programs(*numbers, unroll=1):

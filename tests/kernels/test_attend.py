@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from kernels.oracle import alibi, assert_same, gradients, heads, oracle
 from patterns.expressions import cases, few
 from weft.errors import Unsupported, WeftError
-from weft.kernels import grouping, parts
-from weft.kernels import plan as planning
-from weft.kernels.attend import KERNELS, Plan, Request, attend, plan
+from weft.kernels.attend import api, parts
+from weft.kernels.attend import planner as planning
+from weft.kernels.attend.api import KERNELS, Choice, Request, attend, choose
+from weft.kernels.block_sparse import grouping
 from weft.patterns import (
     BlockNeighbours,
     Causal,
@@ -58,10 +59,10 @@ by_name = pytest.mark.parametrize("pattern", PATTERNS, ids=str)
 @contextmanager
 def small_blocks(size):
     """Many blocks in a short sequence."""
-    plan.cache_clear()
+    planning.choose_eager.cache_clear()
     with mock.patch.object(planning, "GATHER_BLOCK", size):
         yield
-    plan.cache_clear()
+    planning.choose_eager.cache_clear()
 
 
 def masks(b, m, kind, seed=0):
@@ -231,44 +232,44 @@ def request(pattern, n, **changes):
 
 def test_the_plan_says_which_kernel_and_why():
     window = Causal() & Sliding(64)
-    assert plan(request(Full(), 5000)) == Plan("sdpa", "no key is left out")
-    assert plan(request(Causal(), 5000)) == Plan("sdpa", "no key is left out")
-    short, long = plan(request(window, 100)), plan(request(window, 20_000))
+    assert choose(request(Full(), 5000)) == Choice("sdpa", "no key is left out")
+    assert choose(request(Causal(), 5000)) == Choice("sdpa", "no key is left out")
+    short, long = choose(request(window, 100)), choose(request(window, 20_000))
     assert (short.kernel, long.kernel) == ("sdpa", "gather")
     assert "times dense at this length" in short.reason
     assert "times dense" in long.reason
     assert long.lowered is not None
-    assert plan(request(window, 100, lse=True)).kernel == "sdpa"
-    assert plan(request(window, 100, lse=True, biased=True)).kernel == "dense"
-    assert plan(request(window, 20_000, lse=True)).kernel == "gather"
-    assert plan(request(window, 20_000, device="cuda")).kernel == "flex"
-    assert plan(request(window, 20_000, device="cuda", dropout=0.1)).kernel == "gather"
-    assert plan(request(window, 20_000, device="cuda", dtype=torch.float64)).kernel == "gather"
+    assert choose(request(window, 100, lse=True)).kernel == "sdpa"
+    assert choose(request(window, 100, lse=True, biased=True)).kernel == "dense"
+    assert choose(request(window, 20_000, lse=True)).kernel == "gather"
+    assert choose(request(window, 20_000, device="cuda")).kernel == "flex"
+    assert choose(request(window, 20_000, device="cuda", dropout=0.1)).kernel == "gather"
+    assert choose(request(window, 20_000, device="cuda", dtype=torch.float64)).kernel == "gather"
 
 
 @pytest.mark.parametrize("pattern", [Full(), Causal(), Causal() & Sliding(300)], ids=str)
 def test_a_gpu_takes_our_kernels_where_torch_would_need_a_mask(pattern):
     """Torch's dense kernel is several times slower under a mask, and the mask may be n × n."""
     half = {"device": "cuda", "dtype": torch.bfloat16, "batch": 8}
-    masked = plan(request(pattern, 1000, masked=True, **half))
+    masked = choose(request(pattern, 1000, masked=True, **half))
     assert masked.kernel == "triton"
     assert masked.lowered is not None
     simple = type(pattern) in (Full, Causal)
-    assert plan(request(pattern, 1000, **half)).kernel == ("sdpa" if simple else "triton")
-    assert plan(request(pattern, 100, masked=True, **{**half, "batch": 1})).kernel == "sdpa"
-    assert plan(request(pattern, 1000, masked=True, biased=True, **half)).kernel != "triton"
+    assert choose(request(pattern, 1000, **half)).kernel == ("sdpa" if simple else "triton")
+    assert choose(request(pattern, 100, masked=True, **{**half, "batch": 1})).kernel == "sdpa"
+    assert choose(request(pattern, 1000, masked=True, biased=True, **half)).kernel != "triton"
     wide = request(pattern, 1000, masked=True, **{**half, "dtype": torch.float32})
-    assert plan(wide).kernel != "triton"
-    assert plan(request(Full(), 200_000, masked=True, **half)).kernel == "sdpa", "a long list"
+    assert choose(wide).kernel != "triton"
+    assert choose(request(Full(), 200_000, masked=True, **half)).kernel == "sdpa", "a long list"
     longer = request(Full(), 1000, masked=True, **half, m=500)
-    assert plan(longer).kernel == "sdpa", "another, shorter sequence is read"
+    assert choose(longer).kernel == "sdpa", "another, shorter sequence is read"
 
 
 @pytest.mark.parametrize("kernel", [name for name in KERNELS if name != "auto"])
 def test_an_asked_for_kernel_is_used(kernel):
     for n in (50, 5000):
-        assert plan(request(Causal() & Sliding(8), n), kernel).kernel == kernel
-        assert plan(request(Causal() & Sliding(8), n), kernel).reason == "asked for"
+        asked = request(Sliding(8), n, device="cuda", dtype=torch.bfloat16)
+        assert choose(asked, kernel)[:2] == (kernel, "requested")
 
 
 Q = torch.zeros(2, 4, 10, 8)
@@ -289,7 +290,7 @@ Q = torch.zeros(2, 4, 10, 8)
         ((Q, Q, Q), {"valid": Q[:, 0, :, 0]}, "valid is boolean, True where a key is real; got"),
         ((Q, Q, Q), {"segments": Q[0, 0, :, 0]}, "segments is (batch, keys) = (2, 10); got (10,)"),
         ((Q, Q, Q), {"kernel": "fast"}, "kernel is one of auto, dense, sdpa, gather, flex"),
-        ((Q, Q, Q, PerHead(*[Causal()] * 3)), {}, "4 heads is no multiple of 3 patterns"),
+        ((Q, Q, Q, PerHead(*[Causal()] * 3)), {}, "4 heads is not a multiple of 3 patterns"),
         ((Q, Q, Q), {"kernel": "flex", "dropout": 0.1}, "the flex kernel has no dropout"),
     ],
 )
@@ -309,3 +310,44 @@ def test_a_scale_is_above_zero(scale):
     q, k, v = torch.randn(3, 1, 2, 5, 8)
     with pytest.raises(WeftError, match="above 0; got"):
         attend(q, k, v, scale=scale)
+
+
+def test_a_pattern_as_text():
+    q, k, v = (torch.randn(1, 2, 40, 8) for _ in range(3))
+    text = attend(q, k, v, "causal() & sliding(8)")
+    assert torch.equal(text, attend(q, k, v, Causal() & Sliding(8)))
+    assert not torch.equal(text, attend(q, k, v, "causal() & sliding(9)"))
+
+
+def test_texts_are_remembered_and_forgotten(monkeypatch):
+    monkeypatch.setattr(api, "_TEXTS", 3)
+    q, k, v = (torch.randn(1, 1, 8, 4) for _ in range(3))
+    for window in range(1, 9):
+        expected = attend(q, k, v, Sliding(window))
+        assert torch.equal(attend(q, k, v, f"sliding({window})"), expected)
+        assert len(api._READ) <= 3
+
+
+def test_a_text_inside_one_graph():
+    compiled = torch.compile(
+        lambda q, k, v: attend(q, k, v, "causal()") + 1, fullgraph=True, backend="eager"
+    )
+    q, k, v = (torch.randn(1, 2, 8, 4) for _ in range(3))
+    assert torch.equal(compiled(q, k, v), attend(q, k, v, Causal()) + 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("causl()", "did you mean 'causal'"),
+        ("sliding(windw=3)", "did you mean 'window'"),
+        ("sliding(", "expected a name or a value"),
+        ("7", "a pattern expression is needed"),
+        (None, "or the same as text"),
+        (torch.ones(8, 8), "is a Predicate"),
+    ],
+)
+def test_what_is_no_pattern(given, message):
+    q, k, v = (torch.randn(1, 1, 8, 4) for _ in range(3))
+    with pytest.raises(WeftError, match=message):
+        attend(q, k, v, given)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-import weft.kernels.block_sparse as block_sparse
-import weft.kernels.block_sparse_lists as block_sparse_lists
+import weft.kernels.block_sparse.lists as block_sparse_lists
+import weft.kernels.block_sparse.triton as block_sparse
 from kernels.programs import small_programs
 from weft.errors import Unsupported
-from weft.kernels.attend import attend
-from weft.kernels.labels import make_labels
+from weft.kernels.attend.api import attend
+from weft.kernels.attend.masking import make_labels
 from weft.patterns import (
     BlockNeighbours,
     Causal,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-import weft.kernels.block_sparse as block_sparse
+import weft.kernels.block_sparse.triton as block_sparse
 from kernels.programs import small_programs
 from weft.patterns import Causal, Sliding, Strided
 from weft.patterns.derive import mask

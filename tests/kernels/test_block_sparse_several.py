@@ -6,9 +6,9 @@ import torch
 
 import weft.mixers.bigbird
 from kernels.programs import small_programs
-from weft.kernels import block_sparse
-from weft.kernels.block_sparse import attend_several
-from weft.kernels.block_sparse_lists import lists_of_several
+from weft.kernels.block_sparse import triton as block_sparse
+from weft.kernels.block_sparse.lists import lists_of_several
+from weft.kernels.block_sparse.triton import attend_several
 from weft.mixers import BigBird, Frame
 
 BLOCK, ROWS, N, D = 32, 3, 89, 16

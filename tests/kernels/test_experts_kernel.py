@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.kernels.experts import assign, combine, spread
-from weft.kernels.ragged import ragged_matmul
+from weft.kernels.experts.dispatch import assign, combine, spread
+from weft.kernels.experts.products import ragged_matmul
 
 
 def numbers(*shape, seed=0):

@@ -8,10 +8,11 @@ import torch
 from oracle import heads, oracle
 
 from weft.errors import Unsupported
-from weft.kernels import flash
-from weft.kernels.attend import Request, attend, plan
+from weft.kernels.attend.api import Request, attend, choose
+from weft.kernels.attend.planner import choose_eager
+from weft.kernels.dense import flash
 from weft.mixers import pattern_mixer
-from weft.mixers.full import Full as FullMixer
+from weft.mixers.full import FullAttention
 from weft.mixers.longformer import Longformer
 from weft.mixers.sliding_window import SlidingWindow
 from weft.patterns import Causal, Full, Sliding, Strided
@@ -103,10 +104,10 @@ def test_a_window_one_too_wide_shows(monkeypatch):
 @pytest.fixture
 def everywhere(monkeypatch, _looped):
     """The kernel on a CPU and in fp64: how mixers come to it is checked like on a GPU."""
-    fits = flash.fits
+    refusal = flash.refusal
 
-    def fits_here(pattern, *, device, dtype, width, **request):
-        return fits(pattern, device="cuda", dtype=torch.bfloat16, width=64, **request)
+    def refusal_here(pattern, *, device, dtype, width, **request):
+        return refusal(pattern, device="cuda", dtype=torch.bfloat16, width=64, **request)
 
     calls = []
 
@@ -114,23 +115,23 @@ def everywhere(monkeypatch, _looped):
         calls.append(args[0].shape)
         return loop(*args, **options)
 
-    monkeypatch.setattr(flash, "fits", fits_here)
+    monkeypatch.setattr(flash, "refusal", refusal_here)
     monkeypatch.setattr(flash, "sequences", counted)
-    plan.cache_clear()
+    choose_eager.cache_clear()
     yield calls
-    plan.cache_clear()
+    choose_eager.cache_clear()
 
 
 @pytest.mark.parametrize(
     "config",
     [
-        FullMixer(),
+        FullAttention(),
         SlidingWindow(window=5),
         Longformer(window=5, global_first=0, global_projections=False),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("name", ["reference", "gradients", "padding", "cross", "front"])
+@pytest.mark.parametrize("name", ["reference", "gradients", "padding", "cross", "first_rows"])
 def test_mixers_keep_their_contract_on_it(config, name, everywhere):
     checks = dict(checks_for(config))
     if name not in checks:
@@ -149,7 +150,7 @@ def test_a_context_taken_for_the_own_sequence_shows(monkeypatch, everywhere):
 
     monkeypatch.setattr(pattern_mixer, "attend", aligned)
     with pytest.raises(AssertionError, match="context padded"):
-        dict(checks_for(FullMixer()))["cross"]()
+        dict(checks_for(FullAttention()))["cross"]()
 
 
 def test_ends_stand_between_real_tokens_and_padding():
@@ -167,7 +168,7 @@ def request(pattern, **changed):
 
 @pytest.mark.parametrize("pattern", [Full(), Causal(), Sliding(257)], ids=str)
 def test_aligned_rows_with_padding_go_to_it(pattern):
-    assert plan(request(pattern)).kernel == "flash"
+    assert choose(request(pattern)).kernel == "flash"
     for changed in (
         {"aligned": False},
         {"biased": True},
@@ -178,36 +179,36 @@ def test_aligned_rows_with_padding_go_to_it(pattern):
         {"width": 256},
         {"m": 1200},
     ):
-        assert plan(request(pattern, **changed)).kernel != "flash", changed
+        assert choose(request(pattern, **changed)).kernel != "flash", changed
 
 
 def test_older_gpus_keep_the_other_kernels(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for capability, kernel in (((9, 0), "flash"), ((8, 0), "flash"), ((7, 5), "triton")):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda c=capability: c)
-        plan.cache_clear()
-        assert plan(request(Sliding(257))).kernel == kernel
+        choose_eager.cache_clear()
+        assert choose(request(Sliding(257))).kernel == kernel
     monkeypatch.setattr(torch.version, "hip", "6.0")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 4))
-    plan.cache_clear()
-    assert plan(request(Sliding(257))).kernel == "triton"
-    plan.cache_clear()
+    choose_eager.cache_clear()
+    assert choose(request(Sliding(257))).kernel == "triton"
+    choose_eager.cache_clear()
 
 
 def test_without_padding_only_windows_that_drop_weights_do():
     bare = {"masked": False}
-    assert plan(request(Full(), **bare)).kernel == "sdpa"
-    dropping = plan(request(Sliding(257), **bare))
+    assert choose(request(Full(), **bare)).kernel == "sdpa"
+    dropping = choose(request(Sliding(257), **bare))
     assert (dropping.kernel, dropping.reason) == ("flash", "a window that drops weights")
-    assert "padding" in plan(request(Sliding(257))).reason
-    assert plan(request(Sliding(257), **bare, dropout=0.0)).kernel != "flash"
-    assert plan(request(Sliding(257), **bare, width=32)).kernel == "flash"
-    assert plan(request(Sliding(257), **bare, width=16)).kernel == "triton"
-    assert plan(request(Sliding(257), width=16)).kernel == "flash"
-    assert plan(request(Strided(50))).kernel != "flash"
+    assert "padding" in choose(request(Sliding(257))).reason
+    assert choose(request(Sliding(257), **bare, dropout=0.0)).kernel != "flash"
+    assert choose(request(Sliding(257), **bare, width=32)).kernel == "flash"
+    assert choose(request(Sliding(257), **bare, width=16)).kernel == "triton"
+    assert choose(request(Sliding(257), width=16)).kernel == "flash"
+    assert choose(request(Strided(50))).kernel != "flash"
 
 
 def test_asked_for_where_it_cannot_run_it_says_so():
     q, k, v = heads(2, 4, N, 8)
-    with pytest.raises(Unsupported, match="half precision on a GPU"):
+    with pytest.raises(Unsupported, match="the flash kernel runs on a GPU; got cpu"):
         attend(q, k, v, Sliding(3), kernel="flash")

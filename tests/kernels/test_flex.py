@@ -10,9 +10,9 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from kernels.oracle import alibi, assert_same, heads, oracle
 from patterns.expressions import cases, few
-from weft.kernels import flex
-from weft.kernels.attend import attend
-from weft.kernels.flex import _block_mask, _lists, _seen
+from weft.kernels.attend.api import attend
+from weft.kernels.block_sparse import flex
+from weft.kernels.block_sparse.flex import _block_mask, _lists, _seen
 from weft.patterns import (
     BlockNeighbours,
     Causal,

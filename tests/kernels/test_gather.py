@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.oracle import assert_same, gradients, heads, oracle
-from patterns.expressions import cases, few, truth
-from weft.kernels import gather
-from weft.kernels.attend import attend
-from weft.kernels.gather import gather_attention
-from weft.kernels.grouping import grouping
-from weft.kernels.labels import make_labels
+from patterns.expressions import cases, few
+from weft.kernels.attend.api import attend
+from weft.kernels.attend.masking import make_labels
+from weft.kernels.block_sparse import gather
+from weft.kernels.block_sparse.gather import gather_attention
+from weft.kernels.block_sparse.grouping import grouping
 from weft.patterns import (
     BlockNeighbours,
     Causal,
@@ -31,6 +31,7 @@ from weft.patterns import (
     Window2d,
 )
 from weft.patterns.lower import Part, lower
+from weft.testing.patterns import truth
 
 CPU = torch.device("cpu")
 

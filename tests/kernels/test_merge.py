@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from kernels.oracle import assert_same, gradients, heads, oracle
-from weft.kernels.dense import dense_attention
-from weft.kernels.merge import merge
+from weft.kernels.attend.merge import merge
+from weft.kernels.dense.reference import dense_attention
 from weft.patterns import Predicate
 
 CUTS = {"two": [10, 27], "one by one": list(range(1, 38)), "one": [37], "empty set": [10, 10, 37]}

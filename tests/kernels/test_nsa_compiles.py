@@ -10,7 +10,11 @@ import sys
 
 import pytest
 
-from weft.kernels import importance, selected_fused, selected_gates, selected_heads, selected_lists
+from weft.kernels.nsa import gates as nsa_gates
+from weft.kernels.nsa import heads as nsa_heads
+from weft.kernels.nsa import importance
+from weft.kernels.nsa import lists as nsa_lists
+from weft.kernels.nsa import triton as nsa_triton
 
 SHARED = 227 * 1024  # bytes that a program may take
 FLOATS = {"scale", "natural_scale", "grow"}
@@ -23,34 +27,34 @@ POINTERS["weight_ptr"] = "*fp32"
 def launches(group, drops=False):
     """Module, kernel, sizes, warps and stages, as they are launched for heads of 64."""
     (rows, *forward), (back, *backward), (join, *joins) = (
-        selected_fused.FORWARD,
-        selected_fused.BACKWARD,
-        selected_fused.JOIN,
+        nsa_triton.FORWARD,
+        nsa_triton.BACKWARD,
+        nsa_triton.JOIN,
     )
     queries, blocks, *weigh = importance.WEIGH
     pairs = {"GROUP": group, "WIDTH": 64, "SELECTED": 16}
     block = {"BLOCK": 64, "DROPS": drops}
-    segments, keys = selected_fused.SUMMED
+    segments, keys = nsa_triton.SUMMED
     summed = {"SEGMENTS": segments, "ROWS": keys, "WIDTH": 64, "BLOCK": 64}
-    flat = {"ROWS": selected_gates.ROWS, "WIDTH": 64}
-    sides = {"ROWS": selected_heads.ROWS, "SUMS": True}
+    flat = {"ROWS": nsa_gates.ROWS, "WIDTH": 64}
+    sides = {"ROWS": nsa_heads.ROWS, "SUMS": True}
     weights = {"QUERIES": queries, "BLOCKS": blocks, "WIDTH": 64, "BLOCK": 64}
     askers, choosers, ahead = importance.CHOOSE
     choice = {"QUERIES": askers, "BLOCK": 64, "BITS": 256, "SELECTED": 16, "KEPT": 13}
-    taken, lanes = selected_lists.SIZES
+    taken, lanes = nsa_lists.SIZES
     return (
-        ("selected", "forward", {"ROWS": rows, **pairs, **block}, *forward),
-        ("selected", "backward", {"ROWS": back, **pairs, **block}, *backward),
-        ("selected", "join", {"ROWS": join, **pairs, "WEIGHTED": True}, *joins),
-        ("selected", "delta", {"ROWS": join, "WIDTH": 64}, *joins),
-        ("selected", "keys", summed, 4, 3),
-        ("selected_gates", "forward", flat, selected_gates.WARPS, 3),
-        ("selected_gates", "backward", flat, selected_gates.WARPS, 3),
-        ("selected_heads", "side_by_side", {**flat, **sides}, selected_heads.WARPS, 3),
-        ("selected_lists", "bucket", {"SIZE": taken}, 4, 3),
-        ("selected_lists", "cut", {"SIZE": lanes}, 4, 3),
-        ("importance", "importance", weights, *weigh),
-        ("importance", "choose", {**choice, "AHEAD": ahead}, choosers, 3),
+        ("kernels", "forward", {"ROWS": rows, **pairs, **block}, *forward),
+        ("kernels", "backward", {"ROWS": back, **pairs, **block}, *backward),
+        ("kernels", "join", {"ROWS": join, **pairs, "WEIGHTED": True}, *joins),
+        ("kernels", "delta", {"ROWS": join, "WIDTH": 64}, *joins),
+        ("kernels", "keys", summed, 4, 3),
+        ("gate_kernels", "forward", flat, nsa_gates.WARPS, 3),
+        ("gate_kernels", "backward", flat, nsa_gates.WARPS, 3),
+        ("head_kernels", "side_by_side", {**flat, **sides}, nsa_heads.WARPS, 3),
+        ("list_kernels", "bucket", {"SIZE": taken}, 4, 3),
+        ("list_kernels", "cut", {"SIZE": lanes}, 4, 3),
+        ("importance_kernels", "importance", weights, *weigh),
+        ("importance_kernels", "choose", {**choice, "AHEAD": ahead}, choosers, 3),
     )
 
 
@@ -89,7 +93,7 @@ def all_compiled(group, drops):
 
     found = {}
     for module, name, *rest in launches(group, drops):
-        kernels = import_module(f"weft.kernels.{module}_triton")
+        kernels = import_module(f"weft.kernels.nsa.{module}")
         found[f"{module} {name}"] = compiled(getattr(kernels, f"{name}_kernel"), *rest)
     return found
 

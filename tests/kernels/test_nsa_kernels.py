@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-import weft.kernels.block_sparse as block_sparse
-import weft.kernels.block_sparse_lists as block_sparse_lists
-import weft.kernels.importance as importance
-import weft.kernels.selected as selected
-import weft.kernels.selected_fused as fused
-import weft.kernels.selected_gates as gates
-import weft.kernels.selected_heads as heads_module
-import weft.kernels.selected_lists as selected_lists
-import weft.kernels.selected_slots as slots_module
+import weft.kernels.block_sparse.lists as block_sparse_lists
+import weft.kernels.block_sparse.triton as block_sparse
+import weft.kernels.nsa.gates as gates
+import weft.kernels.nsa.heads as heads_module
+import weft.kernels.nsa.importance as importance
+import weft.kernels.nsa.lists as selected_lists
+import weft.kernels.nsa.reference as selected
+import weft.kernels.nsa.slots as slots_module
+import weft.kernels.nsa.triton as fused
 from kernels.programs import small_programs
 from weft.mixers import NSA, Frame, nsa
 
@@ -224,7 +224,7 @@ def test_slots_that_have_ended_are_read(n, span, stride):
 
 
 def test_gated_branches_are_their_sum(monkeypatch):
-    monkeypatch.setattr(gates, "can_fuse", lambda *given: True)
+    monkeypatch.setattr(gates, "can_fuse", lambda *given, **rules: True)
     logits = torch.randn(2, 21, 9).requires_grad_()
     branches = [x.requires_grad_() for x in (heads(21, 3, 2), heads(21, 3, 2), heads(21, 3, 2))]
     out = gates.gated_sum(logits, tuple(branches))
@@ -294,4 +294,4 @@ def test_what_can_be_fused_is_said():
     q = torch.zeros(1, 2, 8, 64, dtype=torch.bfloat16)
     assert not fused.can_fuse(q, q, q, 64), "there is no GPU here"
     assert not importance.can_choose(q, q, 1)
-    assert not gates.can_fuse(torch.zeros(1, 8, 6), (q, q, q))
+    assert not gates.can_fuse((q, q, q))

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-import weft.kernels.recurrence as kernel
-import weft.kernels.scan as scan
+import weft.kernels.recurrence.scan as scan
+import weft.kernels.recurrence.triton as kernel
 from weft.mixers import BRC, GRU, LSTM, SRU, Frame
 
 SIZES = pytest.mark.parametrize(("n", "c"), [(1, 3), (16, 5), (21, 20)])
@@ -76,7 +76,7 @@ def test_mixers_by_the_kernels_are_their_reference(monkeypatch, config):
     expected = mixer.reference(x)
     upstream = torch.randn_like(expected)
     wanted = torch.autograd.grad(expected, inputs, upstream)
-    monkeypatch.setattr(scan, "can_fuse", lambda *tensors: True)
+    monkeypatch.setattr(scan, "can_fuse", lambda *tensors, **rules: True)
     monkeypatch.setattr(scan, "scan", None)  # nothing goes token by token
     out = mixer(x)
     torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
@@ -94,9 +94,9 @@ def test_torch_runs_what_the_equation_says_without_training(config, bias):
     assert x.grad.isfinite().all()
 
 
-def test_weights_side_by_side_are_the_weights():
+def test_contiguous_weights_are_the_weights():
     weights = [torch.randn(6, 2), torch.randn(6, 2), torch.randn(6)]
-    found = kernel._side_by_side(weights, torch.float64)
+    found = kernel._contiguous(weights, torch.float64)
     for one, other in zip(found, weights, strict=True):
         assert torch.equal(one, other.double())
     first, second, third = (part.data_ptr() for part in found)

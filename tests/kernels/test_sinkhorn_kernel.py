@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-import weft.kernels.sinkhorn as kernel
+import weft.kernels.sinkhorn.triton as kernel
 from weft.mixers import Frame, Sinkhorn
 
 
@@ -40,6 +40,21 @@ def test_values_and_gradients_are_those_of_the_equation(monkeypatch, causal, u):
     compare(found, truth(scores, 3, causal), scores)
     with torch.no_grad():  # passes write over each other
         assert torch.equal(kernel.fused_balance(scores, 3, causal=causal), found)
+
+
+@pytest.mark.parametrize(("causal", "scale"), [(False, 20.0), (False, 60.0), (True, 20.0)])
+def test_columns_that_almost_vanish_have_finite_gradients(causal, scale):
+    """Every row dislikes some columns: their sums are e^-60 and less, and divide the gradients.
+
+    Bidirectional upstream gradients are as large as those of the logarithms of padded slots.
+    """
+    torch.manual_seed(0)
+    scores = scale * (torch.randn(2, 37, 37) + torch.randn(1, 37))
+    upstream = torch.randn(2, 37, 37) * (1 if causal else 1e9)
+    own, exact = scores.clone().requires_grad_(), scores.double().requires_grad_()
+    found = torch.autograd.grad(kernel.fused_balance(own, 8, causal=causal), own, upstream)[0]
+    expected = torch.autograd.grad(truth(exact, 8, causal), exact, upstream.double())[0]
+    assert (found - expected).abs().max() < 1e-3 * expected.abs().max()
 
 
 def test_entries_that_are_not_allowed_stay_empty():

@@ -89,12 +89,11 @@ def test_no_registers_leave_no_parameter():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "exactly one of them; got vocab=None and channels=None"),
         ({"vocab": 5, "channels": 3}, "got vocab=5 and channels=3"),
         ({"vocab": 0}, "at least 1; got vocab=0"),
         (
             {"vocab": 5, "positions": "rope"},
-            r"got 'rope' \(Rope, Alibi and T5Bias act in attention",
+            "positions is one of 'none', 'sinusoidal', 'learned'; got 'rope'",
         ),
         ({"vocab": 5, "registers": -1}, "0 or more; got -1"),
     ],
@@ -102,6 +101,11 @@ def test_no_registers_leave_no_parameter():
 def test_refuses_settings(settings, message):
     with pytest.raises(WeftError, match=message):
         Embedding(**settings)
+
+
+def test_what_enters_may_be_left_open_until_it_is_built():
+    with pytest.raises(WeftError, match="exactly one of them; got vocab=None and channels=None"):
+        Embedding(rbf_levels=4).build(6)
 
 
 def test_refuses_learned_positions_without_a_length():
@@ -138,7 +142,7 @@ def test_refuses_inputs(settings, x, valid, message):
 
 
 def test_bumps_embed_levels_by_gaussians():
-    module = build(vocab=256, bumps=8)
+    module = build(vocab=256, rbf_levels=8)
     ids = torch.tensor([[0, 1, 128, 255]])
     rows = []
     for level in (0, 1, 128, 255):
@@ -150,7 +154,7 @@ def test_bumps_embed_levels_by_gaussians():
     assert near < 0.1 * (module(ids)[0, 0] - module(ids)[0, 2]).norm()
 
 
-@pytest.mark.parametrize("wrong", [{"channels": 3, "bumps": 4}, {"vocab": 5, "bumps": 6}])
+@pytest.mark.parametrize("wrong", [{"channels": 3, "rbf_levels": 4}, {"vocab": 5, "rbf_levels": 6}])
 def test_bumps_need_levels(wrong):
     with pytest.raises(WeftError, match="levels on a scale"):
         Embedding(**wrong)
@@ -191,7 +195,7 @@ def test_narrow_tables_start_at_one_scale(settings):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"vocab": 7, "factor": 2, "cutoffs": (3,)}, "one of them; got bumps=None, factor=2"),
+        ({"vocab": 7, "factor": 2, "cutoffs": (3,)}, "one of them; got rbf_levels=None, factor=2"),
         ({"channels": 7, "factor": 2}, "vocab=None"),
         ({"vocab": 7, "factor": 0}, "at least 1; got 0"),
         ({"vocab": 7, "cutoffs": (9,)}, r"cutoffs=\(9,\) for vocab=7"),
@@ -204,7 +208,9 @@ def test_refuses_tables(settings, message):
         Embedding(**settings)
 
 
-@pytest.mark.parametrize("settings", [{}, {"factor": 2}, {"cutoffs": (3,)}, {"bumps": 3}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"factor": 2}, {"cutoffs": (3,)}, {"rbf_levels": 3}], ids=str
+)
 def test_embedders_share_their_tokens(settings):
     one, two = build(vocab=7, **settings), build(vocab=7, **settings)
     assert not torch.equal(one(IDS), two(IDS))

@@ -7,15 +7,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weft.config import write
 from weft.errors import Unsupported, WeftError
-from weft.layers.multiplicative import (
+from weft.layers.projections.dense import PROJECTIONS, DenseProjection
+from weft.layers.projections.multiplicative import (
     ModuleConvolution,
     Multiplicative,
     MultiplicativeConv,
     Multiply,
 )
-from weft.layers.projection import PROJECTIONS, DenseProjection
-from weft.registry import to_dict
+from weft.testing.projections import compare_steps
 
 
 def frame(**settings):
@@ -144,19 +145,8 @@ def test_pieces_convolve_like_the_whole():
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.integers(1, 4))
 def test_any_split_into_steps_is_the_whole(pieces, length):
     module = stirred(MultiplicativeConv(modules=4, length=length).build(frame()))
-    x = tokens(2, sum(pieces), 12)
-    whole, memory, parts, keys = module.qkv(x), module.start(2), [], []
-    for piece in x.split(pieces, dim=1):
-        k, v, kept = module.keys(piece, memory)
-        made, memory = module.step(piece, memory)
-        assert torch.equal(memory, kept)
-        assert memory[0].numel() == module.memory_size == (length - 1) * 12
-        parts.append(made)
-        keys.append((k, v))
-    for a in range(3):
-        torch.testing.assert_close(torch.cat([made[a] for made in parts], dim=2), whole[a])
-    torch.testing.assert_close(torch.cat([k for k, _ in keys], dim=2), whole[1])
-    torch.testing.assert_close(torch.cat([v for _, v in keys], dim=2), whole[2])
+    assert module.memory_size == (length - 1) * 12
+    compare_steps(module, tokens(2, sum(pieces), 12), pieces, f"length={length}")
 
 
 def test_a_causal_convolution_does_not_read_ahead():
@@ -201,7 +191,7 @@ def test_output_matrix_or_none():
     ("make", "said"),
     [
         (lambda: Multiplicative(modules=0), "modules"),
-        (lambda: Multiplicative(modules=5).build(frame()), "no multiple of modules=5"),
+        (lambda: Multiplicative(modules=5).build(frame()), "not a multiple of modules=5"),
         (lambda: MultiplicativeConv(length=0), "length"),
         (lambda: MultiplicativeConv(width=2), "odd"),
     ],
@@ -222,4 +212,4 @@ def test_a_convolution_refuses_grouped_keys_and_queries_of_a_context():
 def test_three_forms_of_one_config():
     for text in ("dense(out=false)", "multiplicative(modules=8)", "multiplicative_conv(length=2)"):
         config = PROJECTIONS.parse(text)
-        assert PROJECTIONS.from_dict(to_dict(config)) == config == PROJECTIONS.parse(str(config))
+        assert PROJECTIONS.read(write(config)) == config == PROJECTIONS.parse(str(config))

@@ -38,8 +38,8 @@ def test_squares_do_not_overflow_in_half_precision(kind, dtype):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "batch"}, "'layer', 'rms' or 'none'; got kind='batch'"),
-        ({"place": "both"}, "'pre' or 'post'; got place='both'"),
+        ({"kind": "batch"}, "kind is one of 'layer', 'rms', 'none'; got 'batch'"),
+        ({"place": "both"}, "place is one of 'pre', 'post'; got 'both'"),
         ({"eps": 0.0}, "positive; got 0.0"),
     ],
 )

@@ -192,7 +192,7 @@ def test_tied_scores_start_about_as_large_as_one(config, embedding):
 @pytest.mark.parametrize(
     ("config", "embedding", "message"),
     [
-        (Linear(), {"bumps": 4}, "one with bumps has none"),
+        (Linear(), {"rbf_levels": 4}, "one by rbf_levels has none"),
         (Linear(), {"factor": 4}, "table as wide as the model; this embedding has factor=4"),
         (MixtureOfSoftmaxes(), {"cutoffs": (3,)}, r"cutoffs=\(3,\)"),
         (Factorised(factor=4), {"factor": 5}, r"factor=4 and Embedding\(factor=5\)"),
@@ -211,7 +211,7 @@ def test_refuses_to_tie(config, embedding, message):
     ("make", "message"),
     [
         (lambda: Linear(chunk=0), "at least 1; got 0"),
-        (lambda: Factorised(factor=0), "width of the waist, at least 1; got 0"),
+        (lambda: Factorised(factor=0), "width of the bottleneck, at least 1; got 0"),
         (lambda: MixtureOfSoftmaxes(parts=0), "got parts=0"),
         (lambda: AdaptiveSoftmax(cutoffs=()), "at least one cutoff"),
         (lambda: built(AdaptiveSoftmax(cutoffs=(5, 5))), "cutoffs rise"),

@@ -11,6 +11,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from weft.config import write
 from weft.errors import WeftError
 from weft.layers.positions import (
     POSITIONS,
@@ -22,7 +23,6 @@ from weft.layers.positions import (
     alibi_slopes,
     build_positions,
 )
-from weft.registry import to_dict
 
 B, H, N, D = 2, 4, 37, 16
 
@@ -259,7 +259,7 @@ def test_no_positions_is_the_identity():
     ids=str,
 )
 def test_configs_survive_being_written(config):
-    assert POSITIONS.from_dict(to_dict(config)) == config
+    assert POSITIONS.read(write(config)) == config
     assert POSITIONS.parse(str(config)) == config
     scheme = build_positions(config, H, D)
     assert scheme.biased == (not isinstance(config, Rope | Rope2d))

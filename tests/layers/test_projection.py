@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from weft.kernels.joint import lie_side_by_side
-from weft.layers import projection
-from weft.layers.projection import Projections, join_heads, side_by_side, split_heads
+from weft.kernels.adjacent import are_adjacent
+from weft.layers.projections import dense
+from weft.layers.projections.dense import Projections, join_heads, side_by_side, split_heads
 
 
 def test_heads_split_and_join_back():
@@ -24,7 +24,7 @@ def test_one_product_equals_three(bias):
     x = torch.randn(2, 5, 6, dtype=torch.float64, requires_grad=True)
     weight = torch.cat([each.weight for each in maps])
     stacked = torch.cat([each.bias for each in maps]) if bias else None
-    ours = projection._SideBySide.apply(x, weight, stacked, [8, 4, 4])
+    ours = dense._SideBySide.apply(x, weight, stacked, [8, 4, 4])
     theirs = [each(x) for each in maps]
     pulls = [torch.randn_like(y) for y in theirs]
     wanted = torch.autograd.grad(theirs, [x, *(p for m in maps for p in m.parameters())], pulls)
@@ -36,10 +36,10 @@ def test_one_product_equals_three(bias):
 def test_gradients_that_lie_side_by_side_are_used_as_they_are(monkeypatch):
     x = torch.randn(2, 5, 6, requires_grad=True)
     weight = torch.randn(12, 6, requires_grad=True)
-    made = projection._SideBySide.apply(x, weight, None, [4, 8])
+    made = dense._SideBySide.apply(x, weight, None, [4, 8])
     joint = torch.randn(2, 5, 12)
     pulls = joint.split([4, 8], dim=-1)
-    assert lie_side_by_side(pulls)
+    assert are_adjacent(pulls)
     monkeypatch.setattr(torch, "cat", lambda *args, **kwargs: pytest.fail("copied"))
     dx, dweight = torch.autograd.grad(made, (x, weight), pulls)
     torch.testing.assert_close(dx, joint @ weight)

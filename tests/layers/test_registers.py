@@ -7,7 +7,7 @@ from weft.layers.embedding import Embedding
 
 KINDS = {
     "table": {"vocab": 9},
-    "bumps": {"vocab": 9, "bumps": 4},
+    "bumps": {"vocab": 9, "rbf_levels": 4},
     "factor": {"vocab": 9, "factor": 3},
     "clusters": {"vocab": 9, "cutoffs": (4,)},
     "vectors": {"channels": 5},

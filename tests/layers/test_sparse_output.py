@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from weft.errors import WeftError
 from weft.layers.embedding import Embedding
-from weft.layers.outputs import OUTPUTS, Sparse
+from weft.layers.outputs import OUTPUTS, SparseLinear
 from weft.mixers import Frame
 from weft.models import Decoder, LanguageModel, Stack, load, save
 
@@ -22,12 +22,12 @@ def stirred(output):
 def model(**output):
     stack = Stack(frame=Frame(dim=8, heads=2), order="sf", feedforward="sparse(block=4)")
     trunk = Decoder(embedding=Embedding(vocab=12), stack=stack)
-    return LanguageModel(trunk=trunk, tied=False, output=Sparse(**output))
+    return LanguageModel(trunk=trunk, tied=False, output=SparseLinear(**output))
 
 
 @pytest.mark.parametrize("count", [1, 9], ids=["few tokens", "many tokens"])
 def test_scores_are_its_equation(count):
-    output, h = stirred(Sparse(modules=4).build(6, 20)), torch.randn(count, 6).double()
+    output, h = stirred(SparseLinear(modules=4).build(6, 20)), torch.randn(count, 6).double()
     d, e = output.map.scale, output.map.weight  # (4, 6), (6, 5)
     expected = torch.einsum("ti,si,im->tsm", h, d, e).reshape(count, 20) + output.map.bias
     torch.testing.assert_close(output.scores(h), expected)
@@ -36,19 +36,19 @@ def test_scores_are_its_equation(count):
 
 
 def test_has_as_few_parameters_as_said():
-    output = Sparse(modules=4).build(64, 1000)
+    output = SparseLinear(modules=4).build(64, 1000)
     assert sum(p.numel() for p in output.parameters()) == 64 * (4 + 250) + 1000
 
 
 @pytest.mark.parametrize("chunk", [None, 3], ids=["whole", "chunks"])
 def test_the_loss_is_cross_entropy(chunk):
-    output = stirred(Sparse(modules=2, chunk=chunk).build(6, 10))
+    output = stirred(SparseLinear(modules=2, chunk=chunk).build(6, 10))
     h, y = torch.randn(2, 5, 6).double(), torch.arange(10).view(2, 5)
     loss, best = output.loss(h, y)
     expected = F.cross_entropy(output.scores(h).flatten(0, 1), y.flatten(), reduction="none")
     torch.testing.assert_close(loss.flatten(), expected)
     assert torch.equal(best, output.scores(h).argmax(-1))
-    assert Sparse(chunk=chunk).fused == (chunk is not None)
+    assert SparseLinear(chunk=chunk).fused == (chunk is not None)
 
 
 def test_a_language_model_decodes_saves_and_loads_with_it(tmp_path):
@@ -65,9 +65,9 @@ def test_a_language_model_decodes_saves_and_loads_with_it(tmp_path):
 
 def test_refuses_what_cannot_be():
     with pytest.raises(WeftError, match="tied=False"):
-        LanguageModel(trunk=model().trunk, tied=True, output=Sparse())
-    with pytest.raises(WeftError, match="no multiple of modules=5"):
-        Sparse(modules=5).build(8, 12)
+        LanguageModel(trunk=model().trunk, tied=True, output=SparseLinear())
+    with pytest.raises(WeftError, match="not a multiple of modules=5"):
+        SparseLinear(modules=5).build(8, 12)
     with pytest.raises(WeftError, match="modules"):
-        Sparse(modules=0)
-    assert OUTPUTS.parse("sparse(modules=2)") == Sparse(modules=2)
+        SparseLinear(modules=0)
+    assert OUTPUTS.parse("sparse(modules=2)") == SparseLinear(modules=2)

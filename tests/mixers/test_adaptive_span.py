@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from weft.errors import Unsupported, WeftError
-from weft.kernels.dense import dense_attention
-from weft.mixers import AdaptiveSpan, Frame, Full
+from weft.kernels.dense.reference import dense_attention
+from weft.mixers import AdaptiveSpan, Frame, FullAttention
 from weft.mixers.base import penalties
 from weft.models import Stack
 
@@ -87,7 +87,7 @@ def test_penalties_of_a_model_are_summed():
     stack = Stack(frame=frame, order="sfs", mixer=AdaptiveSpan(start=0.5, span=100, penalty=0.01))
     model = stack.build()
     assert float(penalties(model).detach()) == pytest.approx(2 * 0.01 * 50)
-    assert penalties(Stack(frame=frame, order="sf", mixer=Full()).build()) is None
+    assert penalties(Stack(frame=frame, order="sf", mixer=FullAttention()).build()) is None
     assert penalties(nn.Linear(2, 2)) is None
 
 

@@ -24,7 +24,7 @@ from mixers.fixed_patterns import (
     tokens,
 )
 from weft.errors import WeftError
-from weft.kernels.attend import attend
+from weft.kernels.attend.api import attend
 from weft.mixers import BigBird
 from weft.patterns import BlockNeighbours, Global, PerHead, Predicate, RandomBlocks
 from weft.patterns.derive import mask
@@ -224,7 +224,7 @@ def test_few_blocks_are_full_attention(causal):
     [
         ({"block": 0}, "block is a whole number of at least 1; got block=0"),
         ({"random": -1}, "random and global_tokens count blocks and tokens; got random=-1"),
-        ({"mode": "both"}, "mode is 'itc' or 'etc'; got mode='both'"),
+        ({"mode": "both"}, "mode is one of 'itc', 'etc'; got 'both'"),
         ({"mode": "etc"}, "mode='etc' needs global_tokens: how many leading tokens are global?"),
     ],
 )

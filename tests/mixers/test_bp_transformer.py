@@ -7,7 +7,7 @@ import torch
 
 from mixers.fixed_patterns import D, attention, build, close, decoded, heads, joined, tokens
 from weft.errors import Unsupported, WeftError
-from weft.kernels.binary_spans import Nodes, halve, levels, sides
+from weft.kernels.block_sparse.binary_spans import Nodes, halve, levels, sides
 from weft.layers.positions import Alibi
 from weft.mixers import BPTransformer
 
@@ -147,5 +147,5 @@ def test_refusals():
     for bad in ({"neighbours": 0}, {"clip": -1}):
         with pytest.raises(WeftError, match="is a whole number of at least"):
             BPTransformer(**bad)
-    with pytest.raises(Unsupported, match="spans, which have no one distance"):
+    with pytest.raises(Unsupported, match="spans, which have no single distance"):
         build(BPTransformer(), positions=Alibi())

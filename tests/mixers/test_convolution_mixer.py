@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from mixers.fixed_patterns import DIM, HEADS, build, close, decoded, tokens
 from weft.errors import Unsupported, WeftError
-from weft.kernels.band import tap_sum
+from weft.kernels.block_sparse.band import tap_sum
 from weft.layers.positions import Alibi
 from weft.mixers import DynamicConvolution, Frame, LightConvolution
 

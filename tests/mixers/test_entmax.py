@@ -5,7 +5,7 @@ import torch
 from entmax import entmax15, entmax_bisect, sparsemax
 
 from weft.errors import WeftError
-from weft.kernels.dense import dense_attention
+from weft.kernels.dense.reference import dense_attention
 from weft.kernels.entmax import entmax
 from weft.mixers import Entmax, Frame
 

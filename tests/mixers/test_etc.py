@@ -6,7 +6,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from mixers.fixed_patterns import DIM, HEADS, D, attention, build, close, heads, pairs, tokens
 from weft.errors import Unsupported, WeftError
-from weft.kernels.band import in_band, key_runs, skew
+from weft.kernels.block_sparse.band import in_band, key_runs, skew
 from weft.layers.positions import Alibi
 from weft.mixers import ETC, Frame
 
@@ -124,7 +124,7 @@ def test_bands_by_hand():
         (lambda: ETC(clip=-1), "clip is a whole number of at least 0"),
         (
             lambda: build(ETC())(tokens(4), member=torch.zeros(2, 4)),
-            "member numbers the global token of each token",
+            "member is a whole number, the global token that stands for each, −1 for none",
         ),
     ],
 )
@@ -134,5 +134,5 @@ def test_bad_input(make, message):
 
 
 def test_refuses_positions():
-    with pytest.raises(Unsupported, match="etc tells pairs apart by its labels"):
+    with pytest.raises(Unsupported, match="etc distinguishes pairs by its labels"):
         ETC().build(Frame(dim=DIM, heads=HEADS, positions=Alibi()))

@@ -19,7 +19,7 @@ from mixers.fixed_patterns import (
 )
 from weft.errors import WeftError
 from weft.layers.positions import Rope
-from weft.mixers import MIXERS, Full
+from weft.mixers import MIXERS, FullAttention
 
 
 def split(theirs):
@@ -39,7 +39,7 @@ def split(theirs):
 def test_equals_torch(n, causal):
     theirs = nn.MultiheadAttention(DIM, HEADS, batch_first=True).double()
     nn.init.normal_(theirs.in_proj_bias)
-    mixer, x = build(Full(), causal=causal), tokens(n)
+    mixer, x = build(FullAttention(), causal=causal), tokens(n)
     copy_linears(mixer.project, *split(theirs))
     valid = torch.arange(n) < torch.tensor([n, (n + 1) // 2])[:, None]
     hidden = torch.ones(n, n).triu(1).bool() if causal else None
@@ -49,7 +49,7 @@ def test_equals_torch(n, causal):
 
 def test_cross_attention_equals_torch():
     theirs = nn.MultiheadAttention(DIM, HEADS, batch_first=True).double()
-    mixer, x, context = build(Full()), tokens(5), tokens(9)
+    mixer, x, context = build(FullAttention()), tokens(5), tokens(9)
     copy_linears(mixer.project, *split(theirs))
     valid = torch.arange(9) < torch.tensor([9, 4])[:, None]
     expected, _ = theirs(x, context, context, key_padding_mask=~valid, need_weights=False)
@@ -63,7 +63,7 @@ def test_equals_llama(kv_heads):
     settings = {"hidden_size": DIM, "num_attention_heads": HEADS, "attention_bias": False}
     config = LlamaConfig(**settings, num_key_value_heads=kv_heads, attn_implementation="eager")
     theirs, n = LlamaAttention(config, 0).double().eval(), 23
-    mixer = build(Full(), causal=True, kv_heads=kv_heads, positions=Rope(), bias=False)
+    mixer = build(FullAttention(), causal=True, kv_heads=kv_heads, positions=Rope(), bias=False)
     copy_linears(mixer.project, theirs.q_proj, theirs.k_proj, theirs.v_proj, theirs.o_proj)
     x = tokens(n)
     turned = LlamaRotaryEmbedding(config)(x, torch.arange(n)[None])
@@ -74,7 +74,7 @@ def test_equals_llama(kv_heads):
 
 
 def test_documents_packed_in_a_row_do_not_see_each_other():
-    mixer, x = build(Full(), causal=True), tokens(20)
+    mixer, x = build(FullAttention(), causal=True), tokens(20)
     segments = torch.tensor([[0] * 8 + [1] * 12, [3] * 20])
     found = mixer(x, segments=segments)
     torch.testing.assert_close(found[:1, 8:], mixer(x[:1, 8:]), **close)
@@ -83,14 +83,14 @@ def test_documents_packed_in_a_row_do_not_see_each_other():
 
 
 def test_decoding_keeps_every_key():
-    mixer, x = build(Full(), causal=True, kv_heads=2, positions=Rope()), tokens(19)
+    mixer, x = build(FullAttention(), causal=True, kv_heads=2, positions=Rope()), tokens(19)
     torch.testing.assert_close(decoded(mixer, x, [5, 1, 1, 12]), mixer(x), **close)
     for t in (0, 1, 7, 1000):
         assert mixer.state_size(t) == 2 * 2 * D * t
 
 
 def test_dropout_acts_in_training_alone():
-    mixer, x = build(Full(), dropout=0.5), tokens(30)
+    mixer, x = build(FullAttention(), dropout=0.5), tokens(30)
     assert (mixer(x) != mixer(x)).any()
     torch.testing.assert_close(mixer.eval()(x), attention(mixer.project, x, None), **close)
 
@@ -100,8 +100,10 @@ def test_unknown_settings():
         MIXERS.parse("full(window=3)")
     with pytest.raises(WeftError, match="did you mean 'full'"):
         MIXERS.parse("ful")
-    mixer = build(Full())
-    with pytest.raises(WeftError, match="full knows no mark 'is_global'; it takes segments"):
+    mixer = build(FullAttention())
+    with pytest.raises(
+        WeftError, match="full does not take the mark 'is_global'; it takes segments"
+    ):
         mixer(tokens(4), is_global=torch.ones(2, 4, dtype=torch.bool))
     with pytest.raises(WeftError, match=r"segments is \(batch, length\) = \(2, 4\); got \(2, 3\)"):
         mixer(tokens(4), segments=torch.zeros(2, 3))

@@ -119,8 +119,8 @@ def test_decoding_keeps_what_later_rectangles_read():
     ("settings", "message"),
     [
         ({"kind": "3d"}, "kind is one of"),
-        ({"width": 20}, "width=20 is no multiple of across=16"),
-        ({"rectangle": (8,)}, "rectangle is rows and tokens across"),
+        ({"width": 20}, "width=20 is not a multiple of across=16"),
+        ({"rectangle": (8,)}, "rectangle is a list of 2"),
         ({"margin": (1, -1)}, "beside is a whole number of at least 0"),
         ({"kind": "1d", "block": 0}, "block is a whole number of at least 1"),
     ],

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from weft.errors import Unsupported, WeftError
-from weft.kernels.feature_map import elu_features as features
+from weft.kernels.linear_attention.reference import elu_features as features
 from weft.layers.positions import Alibi, Rope
 from weft.mixers import Frame, LinearTransformer
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from weft.errors import Unsupported
-from weft.layers.multiplicative import Multiplicative, MultiplicativeConv
 from weft.layers.positions import Alibi, Rope, T5Bias
+from weft.layers.projections.multiplicative import Multiplicative, MultiplicativeConv
 from weft.mixers import MIXERS, Frame
 from weft.mixers.masked_mix import check_masked, masked_mix
 

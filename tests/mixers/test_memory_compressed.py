@@ -5,7 +5,7 @@ import torch
 from memory_compressed_attention import MemoryCompressedAttention
 
 from weft.errors import Unsupported, WeftError
-from weft.kernels.dense import dense_attention
+from weft.kernels.dense.reference import dense_attention
 from weft.layers.positions import Alibi
 from weft.mixers import Frame, MemoryCompressed
 

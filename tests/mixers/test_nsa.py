@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from weft.errors import Unsupported, WeftError
-from weft.kernels.dense import dense_attention
-from weft.kernels.selected import attend_selected
+from weft.kernels.dense.reference import dense_attention
+from weft.kernels.nsa.reference import attend_selected
 from weft.layers.overlap import OverlapCompression
 from weft.layers.positions import Alibi
 from weft.mixers import NSA, Frame, nsa

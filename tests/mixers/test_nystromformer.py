@@ -7,8 +7,8 @@ from transformers import NystromformerConfig
 from transformers.models.nystromformer.modeling_nystromformer import NystromformerSelfAttention
 
 from weft.errors import Unsupported, WeftError
-from weft.kernels.dense import dense_attention
-from weft.kernels.landmarks import iterative_inverse, segment_means, segments
+from weft.kernels.dense.reference import dense_attention
+from weft.kernels.nystrom.reference import iterative_inverse, segment_means, segments
 from weft.layers.positions import Alibi
 from weft.mixers import Frame, Nystromformer
 

@@ -99,5 +99,5 @@ def test_bad_settings(bad):
 
 
 def test_refuses_positions():
-    with pytest.raises(Unsupported, match="latents stand nowhere"):
+    with pytest.raises(Unsupported, match="latents have no position"):
         Perceiver().build(Frame(dim=DIM, heads=HEADS, positions=Rope()))

@@ -9,10 +9,10 @@ import pytest
 import torch
 from padded_rows import assert_like_reference
 
-import weft.kernels.feature_map_fused as fused
+import weft.kernels.linear_attention.triton as fused
 import weft.mixers.performer as performer
 from weft.errors import Unsupported, WeftError
-from weft.kernels.dense import dense_attention
+from weft.kernels.dense.reference import dense_attention
 from weft.layers.positions import Alibi
 from weft.layers.random_features import RandomDirections
 from weft.mixers import Frame, Performer
@@ -66,7 +66,7 @@ def test_equals_performer_pytorch_without_its_epsilon(published, kernel, causal)
 @pytest.mark.parametrize("kernel", ["softmax", "relu"])
 def test_the_fused_kernels_equal_the_equation(monkeypatch, kernel):
     """Interpreted: grouped keys, padding, features that fill no whole tile; gradients too."""
-    monkeypatch.setattr(performer, "can_fuse", lambda *given: True)
+    monkeypatch.setattr(performer, "can_fuse", lambda *given, **rules: True)
     monkeypatch.setattr(fused, "RANDOM", fused.RANDOM._replace(chunk=16, tile=16))
     mixer = build({"causal": True, "kv_heads": 1}, kernel=kernel, features=19).float()
     assert_like_reference(mixer)
@@ -118,10 +118,9 @@ def test_the_future_would_leak_through_a_shift_by_the_largest_key():
     louder[:, :, -1] = 2 * mixer.directions.weight[:, 0]  # where φ is largest
 
     def twin(k):
-        projected, half = mixer.exponents(k)
-        e = projected - half
-        features = (e - e.amax((-2, -1), keepdim=True)).exp()
-        weights = (mixer.queries(q) @ features.mT).tril()
+        a, c = mixer.exponents(q, k, None)
+        a, c = a - a.amax(-1, keepdim=True), c - c.amax((-2, -1), keepdim=True)
+        weights = (a.exp() @ c.exp().mT).tril()
         return weights / weights.sum(-1, keepdim=True) @ v
 
     ours = [mixer.attention(q, keys, v, None, False)[:, :, :-1] for keys in (louder, k)]
@@ -164,3 +163,14 @@ def test_refuses_what_it_cannot_do():
     for settings in ({"features": 0}, {"kernel": "cosine"}, {"redraw_every": -1}):
         with pytest.raises(WeftError, match=next(iter(settings))):
             Performer(**settings)
+
+
+@pytest.mark.parametrize("every", [0, 2])
+def test_directions_change_between_updates_exactly_where_they_are_redrawn(every):
+    """What a recorded update asks: `changes` is False where `advance` does nothing."""
+    mixer = build(redraw_every=every)
+    before = mixer.directions.weight.clone()
+    for step in range(1, 5):
+        mixer.advance(step)
+    assert mixer.changes == (not torch.equal(mixer.directions.weight, before))
+    assert mixer.changes == (every > 0)

@@ -6,7 +6,7 @@ from torch.autograd.gradcheck import GradcheckError
 
 from mixers.fixed_patterns import DIM, HEADS, build, close, decoded, tokens
 from weft.errors import Unsupported
-from weft.kernels.scan import elementwise_scan, linear_scan, scan
+from weft.kernels.recurrence.scan import elementwise_scan, linear_scan, scan
 from weft.layers.positions import Rope
 from weft.mixers import BRC, GRU, LSTM, SRU, Frame
 

@@ -10,7 +10,7 @@ from transformers import ReformerConfig
 from transformers.models.reformer.modeling_reformer import LSHSelfAttention
 
 from weft.errors import Unsupported, WeftError
-from weft.kernels.hash_chunks import chunks_of_buckets, chunks_of_order
+from weft.kernels.lsh.reformer import chunks_of_buckets, chunks_of_order
 from weft.layers.positions import Alibi, Rope, T5Bias
 from weft.mixers import Frame, Reformer
 from weft.testing import assert_close, assert_identical

@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from padded_rows import assert_like_reference
 
-import weft.kernels.feature_map_fused as fused
+import weft.kernels.linear_attention.triton as fused
 import weft.mixers.rfa as rfa
 from weft.errors import Unsupported, WeftError
-from weft.kernels.feature_map import linear_attention
+from weft.kernels.linear_attention.reference import linear_attention
 from weft.layers.positions import Alibi
 from weft.mixers import RFA, Frame
 
@@ -56,7 +56,7 @@ def test_equals_the_recurrence_of_the_paper(gated):
 @pytest.mark.parametrize("gated", [False, True])
 def test_the_fused_kernels_equal_the_equation(monkeypatch, gated):
     """Interpreted: grouped keys, padding; gradients of gates and σ too."""
-    monkeypatch.setattr(rfa, "can_fuse", lambda *given: True)
+    monkeypatch.setattr(rfa, "can_fuse", lambda *given, **rules: True)
     monkeypatch.setattr(fused, "RANDOM", fused.RANDOM._replace(chunk=16, tile=16))
     mixer = build({"causal": True, "kv_heads": 1}, features=9, gated=gated).float()
     assert_like_reference(mixer)

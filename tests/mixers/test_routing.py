@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from weft.errors import Unsupported, WeftError
-from weft.kernels.dense import dense_attention
+from weft.kernels.dense.reference import dense_attention
 from weft.layers.positions import Alibi
 from weft.mixers import Frame, Routing
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from weft.errors import Unsupported, WeftError
-from weft.kernels.dense import dense_attention
-from weft.kernels.sinkhorn import balance, causal_balance
+from weft.kernels.dense.reference import dense_attention
+from weft.kernels.sinkhorn.triton import balance, causal_balance
 from weft.layers.positions import Alibi
 from weft.mixers import Frame, Sinkhorn, sinkhorn
 

@@ -117,8 +117,11 @@ def test_decoding_keeps_all_or_the_summaries():
     ("make", "message"),
     [
         (lambda: SparseTransformer(stride=0), "got window=0|got stride=0"),
-        (lambda: SparseTransformer(kind="random"), "kind is one of strided, fixed; got kind='rand"),
-        (lambda: SparseTransformer(integration="sum"), "integration is one of merged, interleaved"),
+        (lambda: SparseTransformer(kind="random"), "kind is one of 'strided', 'fixed'; got 'rand"),
+        (
+            lambda: SparseTransformer(integration="sum"),
+            "integration is one of 'merged'",
+        ),
         (
             lambda: SparseTransformer(kind="fixed", stride=4),
             "columns of width=8 do not fit a stride",

@@ -18,8 +18,8 @@ from mixers.fixed_patterns import (
     tokens,
 )
 from weft.errors import Unsupported, WeftError
-from weft.kernels import windows
-from weft.kernels.windows import Grid, from_windows, into_windows
+from weft.kernels.block_sparse import windows
+from weft.kernels.block_sparse.windows import WindowGrid, from_windows, into_windows
 from weft.layers.positions import Rope
 from weft.mixers import Frame, Swin
 
@@ -112,7 +112,7 @@ def test_equals_rolling_the_picture_where_nothing_wraps():
 @pytest.mark.parametrize("shift", [(0, 0), (1, 2), (2, 0)])
 @pytest.mark.parametrize("n", [1, 9, 20, 33])
 def test_windows_come_back(n, shift):
-    x, grid = torch.randn(2, 3, n, 4), Grid(7, (3, 4), shift)
+    x, grid = torch.randn(2, 3, n, 4), WindowGrid(7, (3, 4), shift)
     windows = into_windows(x, grid)
     assert torch.equal(from_windows(windows, grid, n), x)
     first = x[:, :, 0]

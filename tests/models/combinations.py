@@ -18,7 +18,7 @@ from weft.layers.embedding import Embedding
 from weft.layers.norm import Norm
 from weft.layers.outputs import OUTPUTS
 from weft.layers.penalty import penalties
-from weft.layers.projection import PROJECTIONS
+from weft.layers.projections.dense import PROJECTIONS
 from weft.mixers import Frame
 from weft.models import (
     DEPTHS,
@@ -129,7 +129,7 @@ def refusal(c: Combination) -> str | None:
         "rezero begins as the identity": c.residual == "rezero" and place == "post",
         "cannot be undone": backwards and place == "post",
         "every layer once": backwards and c.depth != "plain",
-        "each layer of the encoder by itself": backwards and c.kind == "transparent",
+        "each layer of the encoder separately": backwards and c.kind == "transparent",
         "a fixed number of layers": c.kind == "transparent" and c.depth == "universal",
         "shares its block already": c.shared and c.depth == "universal",
         "one order and one setting": c.shared and c.order == "sandwich",

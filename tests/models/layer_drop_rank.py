@@ -14,7 +14,8 @@ import torch.distributed as dist
 from model_parts import DIM, RunningMean, normal, stack
 from torch.nn.parallel import DistributedDataParallel
 
-from weft.models import LayerDrop, depth
+from weft.models import LayerDrop
+from weft.models.stack import depth
 
 RANKS, STEPS = 2, 4
 

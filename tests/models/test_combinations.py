@@ -74,7 +74,7 @@ def test_the_whole_product(kind, feedforward):
 
 def test_a_broken_part_is_found():
     """A sublayer whose step forgets the residual factor."""
-    from weft.models.sublayer import Sublayer
+    from weft.models.stack.sublayer import Sublayer
 
     class Forgets(Sublayer):
         def step(self, x, given, state):

@@ -95,7 +95,7 @@ def test_steps_stop_at_the_last_learned_position():
 
 
 def test_refuses_a_context_that_no_one_reads():
-    with pytest.raises(WeftError, match="no 'c' sublayers, so no one reads"):
+    with pytest.raises(WeftError, match="no 'c' sublayers, so the context is unused"):
         built(decoder())(ids(1, 3), context=normal(1, 3, DIM))
     with pytest.raises(WeftError, match="which read a context; give one"):
         built(decoder(order="sc", cross=FULL())).start(1)

@@ -15,7 +15,7 @@ from model_parts import DIM, RunningMean, built, decoder, encoder, ids, normal, 
 from weft.errors import Unsupported, WeftError
 from weft.mixers import MIXERS
 from weft.models import EncoderDecoder, LayerDrop, load, save
-from weft.models.sublayer import Given
+from weft.models.stack.sublayer import StackInputs
 
 HERE = Path(__file__).parent
 
@@ -29,7 +29,7 @@ def through(module, x, kept):
     """The stack by hand: these layers and no others."""
     for layer, runs in zip(module.layers, kept, strict=True):
         for i in layer if runs else ():
-            x = module.running[i](x, Given())
+            x = module.running[i](x, StackInputs())
     return module.norm(x)
 
 

@@ -9,8 +9,8 @@ from model_parts import built, decoder, encoder, ids
 
 from weft.errors import Unsupported, WeftError
 from weft.models import Classifier, EarlyExit, load, save
-from weft.models.early_exit import held_out
-from weft.models.exit_policy import Confidence, Conformal, Never, Patience
+from weft.models.exits.early_exit import held_out
+from weft.models.exits.policy import Confidence, Conformal, Never, Patience
 from weft.objectives import Batch
 
 LAYERS, CLASSES = 4, 3
@@ -181,7 +181,7 @@ def test_layer_drop_trains_and_its_exits_stand():
     [
         (lambda: model(after=(5,)), "layers 1 to 4"),
         (lambda: model(after=(0,)), "layers 1 to 4"),
-        (lambda: model(reads="above"), "'layer' or 'below'"),
+        (lambda: model(reads="above"), "reads is one of 'layer', 'below'"),
         (lambda: model(encoder(recompute="reversible")), "reversible"),
         (lambda: model(encoder(depth="universal(steps=2)")), "again and again"),
     ],

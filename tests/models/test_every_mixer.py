@@ -11,7 +11,7 @@ from weft.errors import Unsupported
 from weft.layers.embedding import Embedding
 from weft.mixers import MIXERS, Frame
 from weft.models import Classifier, Decoder, Encoder, LanguageModel, Stack
-from weft.models.sublayer import Given
+from weft.models.stack.sublayer import StackInputs
 from weft.testing.cases import small
 
 EMBEDDING = Embedding(vocab=VOCAB, positions="sinusoidal", registers=1)
@@ -52,7 +52,7 @@ def test_recomputing_gives_the_gradients_of_storing(name, recompute):
     again = trained(copy.deepcopy(model), lambda m: m(x, valid=valid))
     plain = one_stream if recompute == "checkpoint" else two_streams
     torch.manual_seed(1)
-    stored = trained(model, lambda m: plain(m, x, Given(valid)))
+    stored = trained(model, lambda m: plain(m, x, StackInputs(valid)))
     assert_same(again, stored, rtol=1e-8, atol=1e-9)
     assert sum(grad.abs().sum() for grad in stored.values()) > 0
 

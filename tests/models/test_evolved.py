@@ -7,7 +7,7 @@ from model_parts import DIM, built, embedding, ids, normal
 from weft.errors import WeftError
 from weft.mixers import Frame
 from weft.models import Decoder, Encoder, EncoderDecoder, Stack, load, save
-from weft.models.evolved import evolved_decoder, evolved_encoder
+from weft.models.trunks.evolved import evolved_decoder, evolved_encoder
 
 FRAME = Frame(dim=DIM, heads=3, length=40)
 

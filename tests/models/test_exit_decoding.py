@@ -6,9 +6,9 @@ from model_parts import decoder, encoder, ids, lively
 
 from weft.errors import Unsupported
 from weft.models import LanguageModel, leaving_early
-from weft.models.exit_decoding import token_history
-from weft.models.exit_policy import Confidence, Conformal, Never, Patience
-from weft.models.sublayer import Given
+from weft.models.exits.decoding import token_history
+from weft.models.exits.policy import Confidence, Conformal, Never, Patience
+from weft.models.stack.sublayer import StackInputs
 
 LAYERS = 4
 
@@ -35,7 +35,7 @@ def plain(lm, tokens, policy, known, exits):
             for own, sublayer in zip(inputs[layer - 1], part, strict=True):
                 own.append(h)
                 if left is None:
-                    h = sublayer(torch.stack(own)[None], Given())[0, -1]
+                    h = sublayer(torch.stack(own)[None], StackInputs())[0, -1]
             if left is None and layer in exits and layer < LAYERS and t >= known:
                 history.append(lm.scores(trunk.stack.norm(h)))
                 if policy.leaves(torch.stack(history)[None])[0]:

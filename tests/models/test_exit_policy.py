@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.errors import WeftError
-from weft.models.exit_policy import (
+from weft.models.exits.policy import (
     EXITS,
     Confidence,
     Conformal,

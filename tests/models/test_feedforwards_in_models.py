@@ -4,7 +4,7 @@ import pytest
 import torch
 from model_parts import ids
 
-from weft.arena.flops import forward_flops
+from weft.arena.analysis.flops import forward_flops
 from weft.feedforward import (
     FEEDFORWARDS,
     Chunked,

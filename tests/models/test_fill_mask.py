@@ -6,7 +6,8 @@ import torch
 from weft.errors import WeftError
 from weft.layers.embedding import Embedding
 from weft.mixers import Frame
-from weft.models import Decoder, Encoder, LanguageModel, Stack, fill_mask
+from weft.models import Decoder, Encoder, LanguageModel, Stack
+from weft.models.heads.fill_mask import fill_mask
 
 MASK = 7
 

@@ -99,7 +99,7 @@ def test_it_classifies_and_is_saved(tmp_path):
     [
         ({"blocks": 0}, "at least 1 block"),
         ({"stride": 1}, "pools at least 2 tokens"),
-        ({"pool": "sum"}, "pool is 'mean' or 'max'"),
+        ({"pool": "sum"}, "pool is one of 'mean', 'max'"),
         ({"decoder": "ff"}, "an order needs at least one 's'"),
         ({"stack": Stack(frame=FRAME, order="sf")}, "an order needs at least one 's'"),
         ({"stack": Stack(frame=FRAME, order="sfsf", mixer="full, full")}, "share one mixer"),

@@ -198,7 +198,7 @@ def test_ties_keep_exactly_k():
         (lambda m: m.generate(ids(1, 3), 2, temperature=-1.0), "0 .* or more; got -1.0"),
         (lambda m: m.generate(ids(1, 3), 2, temperature=1.0, top_k=0), "got top_k=0"),
         (lambda m: m.generate(ids(1, 3), 2, temperature=1.0, top_p=0.0), "got top_p=0.0"),
-        (lambda m: m.generate(ids(1, 3), 2, top_k=3), "nothing to do; give a temperature"),
+        (lambda m: m.generate(ids(1, 3), 2, top_k=3), "no effect; give a temperature"),
         (lambda m: m.generate(ids(1, 3), -1), "0 or more; got -1"),
         (lambda m: m.generate(ids(1, 0), 2), r"at least one token each; got a row \(0,\)"),
         (lambda m: m.generate([ids(1, 3)], 2), r"got a row \(1, 3\)"),

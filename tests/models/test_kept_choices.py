@@ -9,8 +9,8 @@ from model_parts import DIM, assert_same, built, gradients, normal, stack
 
 from weft.feedforward import Sparse
 from weft.feedforward.sparse import SparseFeedForward
-from weft.layers.choice import Choice, Choices
-from weft.models.sublayer import Given
+from weft.layers.choice import ChoiceRecord, ReplayableChoice
+from weft.models.stack.sublayer import StackInputs
 
 SPARSE = Sparse(block=4, hidden=64, rank=8, hard=1.0, temperature=0.0)
 
@@ -47,7 +47,7 @@ def streams(module, x):
     """The reversible equations in an ordinary graph, which stores everything."""
     pair = [x, x]
     for i, sub in enumerate(module.sublayers):
-        pair[i % 2] = pair[i % 2] + sub.branch(pair[1 - i % 2], Given())
+        pair[i % 2] = pair[i % 2] + sub.branch(pair[1 - i % 2], StackInputs())
     return module.norm((pair[0] + pair[1]) / 2)
 
 
@@ -62,7 +62,7 @@ def test_reversible_backward_uses_the_units_of_the_forward():
 
 
 def test_a_twin_that_chooses_again_differentiates_another_function(monkeypatch):
-    monkeypatch.setattr(Choices, "replay", lambda self: contextlib.nullcontext())
+    monkeypatch.setattr(ChoiceRecord, "replay", lambda self: contextlib.nullcontext())
     stored, again = both()
     assert torch.equal(again["y"], stored["y"])
     with pytest.raises(AssertionError):
@@ -95,7 +95,7 @@ def test_checkpointed_backward_uses_the_units_of_the_forward():
 
 
 def test_a_checkpointed_twin_that_chooses_again_is_found(monkeypatch):
-    monkeypatch.setattr(Choices, "replay", lambda self: contextlib.nullcontext())
+    monkeypatch.setattr(ChoiceRecord, "replay", lambda self: contextlib.nullcontext())
     touched, chosen = gradient_after_a_change()
     assert not touched <= chosen
 
@@ -118,14 +118,14 @@ def test_dropout_draws_the_same_numbers_around_the_choice(recompute):
 def test_nothing_is_kept_outside_a_recorded_run():
     module = undecided("reversible")
     run(module, lambda m, x: m(x))
-    parts = [part for part in module.modules() if isinstance(part, Choice)]
+    parts = [part for part in module.modules() if isinstance(part, ReplayableChoice)]
     assert len(parts) == 4
-    assert all(part.kept is None and part.given is None for part in parts)
+    assert all(part.recorded is None and part.replayed is None for part in parts)
 
 
 def test_several_calls_are_repeated_in_their_order():
-    module = torch.nn.Sequential(Choice())
-    choices = Choices(module)
+    module = torch.nn.Sequential(ReplayableChoice())
+    choices = ChoiceRecord(module)
     first, second = torch.tensor([3, 1]), torch.tensor([2])
     with choices.record():
         module(first), module(second)

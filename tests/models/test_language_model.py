@@ -71,7 +71,7 @@ def test_steps_of_an_encoder_decoder_equal_forward():
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: LanguageModel(trunk=decoder().stack), WeftError, "an Encoder, a Decoder or"),
+        (lambda: LanguageModel(trunk=decoder().stack), WeftError, "an Encoder .* or a Decoder"),
         (
             lambda: LanguageModel(
                 trunk=Decoder(embedding=Embedding(channels=3), stack=decoder().stack)

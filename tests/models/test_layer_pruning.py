@@ -7,7 +7,7 @@ from model_parts import built, decoder, encoder, ids
 from weft.errors import Unsupported, WeftError
 from weft.feedforward import Dense
 from weft.models import Classifier, EarlyExit, LanguageModel, every_other, load, prune_layers, save
-from weft.models.sublayer import Given
+from weft.models.stack.sublayer import StackInputs
 
 
 def model(trunk=None, **settings):
@@ -21,7 +21,7 @@ def skipping(module, keep, x):
     h, _ = module.trunk.begin(x, None)
     for layer in keep:
         for place in stack.layers[layer - 1]:
-            h = stack.running[place](h, Given())
+            h = stack.running[place](h, StackInputs())
     pooled = module.pool.of(*module.trunk.end(stack.norm(h), None), None)
     return module.head(pooled)
 
@@ -44,17 +44,17 @@ def test_settings_by_layer_stay_with_their_layers(tmp_path):
     module = model(
         mixer=("full", "longformer(window=[2, 3, 4, 5])", "sliding_window(window=2)", "fnet"),
         feedforward=tuple(Dense(expansion=k) for k in (1, 2, 3, 4)),
-        heads=(3, 2, 1, 3),
+        layer_heads=(3, 2, 1, 3),
     ).float()
     x = ids(4, 9)
     smaller = prune_layers(module, (2, 4))
     torch.testing.assert_close(smaller(x), skipping(module, (2, 4), x))
     stack = smaller.config.trunk.stack
-    assert (stack.heads, stack.numbers) == ((2, 3), (1, 3))
+    assert (stack.layer_heads, stack.layer_numbers) == ((2, 3), (1, 3))
     assert torch.equal(load(save(smaller, tmp_path / "model"))(x), smaller(x))
     again = prune_layers(smaller, (2,))
     torch.testing.assert_close(again(x), skipping(module, (4,), x))
-    assert again.config.trunk.stack.numbers == (3,)
+    assert again.config.trunk.stack.layer_numbers == (3,)
 
 
 def test_a_sandwich():

@@ -9,7 +9,7 @@ from test_reversible import two_streams
 
 from weft.mixers import MIXERS
 from weft.models import LanguageModel, load, save
-from weft.models.sublayer import Given
+from weft.models.stack.sublayer import StackInputs
 
 pytestmark = pytest.mark.gpu
 FULL = MIXERS["full"]
@@ -24,7 +24,7 @@ def test_recomputing_draws_the_same_dropout(recompute):
     got = gradients(module, (module(x) * weights).sum())
     torch.manual_seed(1)
     if recompute == "reversible":
-        y = two_streams(module, x, Given())
+        y = two_streams(module, x, StackInputs())
     else:
         plain = built(stack(**settings)).cuda()
         module, y = plain, plain(x)

@@ -8,7 +8,7 @@ from model_parts import DIM, RunningMean, built, decoder, ids, normal, stack
 
 from weft.errors import Unsupported, WeftError
 from weft.mixers import MIXERS
-from weft.models.order import MIXING, count, sandwich, split
+from weft.models.stack.order import MIXING, count, sandwich, split
 
 FULL = MIXERS["full"]
 

@@ -9,13 +9,13 @@ from weft.errors import WeftError
 from weft.layers.embedding import Embedding
 from weft.layers.positions import Rope
 from weft.mixers import Frame
-from weft.models import Perceiver, load, save
+from weft.models import PerceiverIO, load, save
 
 FRAME = Frame(dim=24, heads=4)
 
 
 def model(**settings):
-    return Perceiver(
+    return PerceiverIO(
         **{"embedding": embedding(), "frame": FRAME, "latents": 5, "layers": 1, **settings}
     )
 
@@ -67,14 +67,17 @@ def test_it_is_saved(tmp_path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: model(frame=Frame(dim=24, heads=4, positions=Rope())), "latents stand nowhere"),
+        (lambda: model(frame=Frame(dim=24, heads=4, positions=Rope())), "latents have no position"),
         (lambda: model(embedding=Embedding(vocab=VOCAB, registers=1)), "latents are its registers"),
         (lambda: model(outputs=0), "outputs counts learned queries"),
         (lambda: model(latents=0).build(), "latents, repeats and expansion are at least 1"),
-        (lambda: model().build()(ids(1, 3)), "outputs are asked for by queries"),
+        (
+            lambda: model().build().decode(torch.zeros(1, 5, 24)),
+            "outputs are decoded by queries",
+        ),
         (
             lambda: model(outputs=1).build()(ids(1, 3), queries=torch.zeros(1, 1, 24)),
-            "outputs are asked for by queries",
+            "outputs are decoded by queries",
         ),
         (
             lambda: model().build()(ids(1, 3), queries=torch.zeros(1, 1, 23)),

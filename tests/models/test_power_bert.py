@@ -131,7 +131,7 @@ def test_it_classifies_and_is_saved(tmp_path):
         ({"keep": (0.5,)}, "one share in .0, 1. for each of 2 's' sublayers"),
         ({"keep": (0.5, 0.0)}, "one share in .0, 1."),
         ({"keep": (0.5, 0.6)}, "keep never grows"),
-        ({"extract": "some"}, "extract is 'hard' or 'soft'"),
+        ({"extract": "some"}, "extract is one of 'hard', 'soft'"),
         ({"stack": Stack(frame=FRAME, order="sfsf", mixer="fnet")}, "mixer='full'"),
         (
             {"stack": Stack(frame=dataclasses.replace(FRAME, positions=Rope()), order="sfsf")},

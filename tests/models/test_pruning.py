@@ -11,7 +11,7 @@ from weft.layers.positions import Alibi, Rope, T5Bias
 from weft.mixers import MIXERS, Frame
 from weft.models import Classifier, LanguageModel, head_importance, keep_heads, load, prune_heads
 from weft.models import save as save_model
-from weft.models.pruning import check_prunable
+from weft.models.pruning.heads import check_prunable
 from weft.objectives import Batch
 
 HEADS, MASK = 6, torch.arange(9) < torch.tensor([9, 4, 1, 7])[:, None]
@@ -72,7 +72,7 @@ def test_nothing_is_shared_with_the_old_model():
 def test_a_pruned_model_is_saved_trained_and_pruned_again(tmp_path):
     smaller = keep_heads(model(), [(0, 2, 5), (3, 4)]).float()
     loaded, x = load(save_model(smaller, tmp_path / "model")), ids(4, 9)
-    assert loaded.config.trunk.stack.heads == (3, 2)
+    assert loaded.config.trunk.stack.layer_heads == (3, 2)
     assert torch.equal(loaded(x), smaller(x))
     loaded.train()(x).sum().backward()
     again = keep_heads(loaded, [(1, 2), (0,)])
@@ -149,14 +149,14 @@ def test_the_least_important_go_a_tenth_at_a_time():
     keep = [[h for h in range(HEADS) if (layer, h) not in gone] for layer in range(2)]
     between = keep_heads(module, keep)
     second = prune_heads(between, batches(), loss, share=3 / 9, step=1.0)
-    assert sum(smaller.config.trunk.stack.heads) == 6
+    assert sum(smaller.config.trunk.stack.layer_heads) == 6
     x = ids(4, 9)
     torch.testing.assert_close(smaller(x), second(x))
 
 
 def test_every_layer_keeps_a_head():
     smaller = prune_heads(model(), batches(), loss, share=0.99)
-    assert smaller.config.trunk.stack.heads == (1, 1)
+    assert smaller.config.trunk.stack.layer_heads == (1, 1)
     assert prune_heads(model(), batches(), loss, share=0.0).config == model().config
 
 
@@ -204,8 +204,11 @@ def test_who_is_refused():
         (lambda: keep_heads(model(), [(0,), (6,)]), "0 to 5"),
         (lambda: keep_heads(model(shared=1), [(0,), (0,)]), "share"),
         (lambda: prune_heads(model(), batches(), loss, share=1.0), r"\[0, 1\)"),
-        (lambda: encoder(order="sfsf", heads=(3,)), "each of 2 mixers"),
-        (lambda: encoder(order="s", frame={"heads": 6, "kv_heads": 3}, heads=(3,)), "multiples"),
+        (lambda: encoder(order="sfsf", layer_heads=(3, 3, 3)), "their number divides 2"),
+        (
+            lambda: encoder(order="s", frame={"heads": 6, "kv_heads": 3}, layer_heads=(3,)),
+            "multiples",
+        ),
     ],
     ids=["alibi", "few", "none", "unknown", "shared", "all", "stack", "groups"],
 )

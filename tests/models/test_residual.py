@@ -112,7 +112,7 @@ def test_decodes_and_saves(tmp_path):
         ({"residual": "rezero", "norm": Norm(place="post")}, WeftError, "begins as the identity"),
         ({"residual": "fixup(sublayers=0)", "norm": NONE}, WeftError, "got sublayers=0"),
         ({"residual": "rezro"}, WeftError, "did you mean 'rezero'"),
-        ({"residual": 3}, WeftError, "residual connection config .* got 3"),
+        ({"residual": 3}, WeftError, "residual is a residual connection: .* got 3"),
     ],
 )
 def test_refuses(settings, error, message):

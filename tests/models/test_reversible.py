@@ -7,7 +7,7 @@ import torch
 from model_parts import DIM, Learner, assert_same, built, gradients, normal, stack
 
 from weft.mixers import MIXERS
-from weft.models.sublayer import Given
+from weft.models.stack.sublayer import StackInputs
 
 FULL = MIXERS["full"]
 VALID = torch.tensor([[1, 1, 1, 0, 1], [0, 1, 1, 0, 0]], dtype=torch.bool)
@@ -36,7 +36,7 @@ def run(module, forward, seed=5):
     context = normal(2, 4, DIM, seed=1).requires_grad_()
     crossing = "c" in module.config.order
     context_valid = torch.tensor([[1, 0, 1, 1], [1, 1, 1, 1]], dtype=torch.bool)
-    given = Given(VALID, context, context_valid) if crossing else Given(VALID)
+    given = StackInputs(VALID, context, context_valid) if crossing else StackInputs(VALID)
     torch.manual_seed(seed)
     # Twice, so that backward has to return to the first moment from behind the second.
     y = forward(module, x, given) + 2 * forward(module, x.cos(), given)
@@ -61,7 +61,7 @@ def test_gradients_equal_the_stored_graph(case):
 def test_backward_accumulates_like_any_other():
     module, x = built(stack(recompute="reversible")), normal(2, 5, DIM)
     frozen = module.sublayers[1].body.to_hidden.weight.requires_grad_(False)
-    two_streams(module, x, Given()).square().sum().backward()
+    two_streams(module, x, StackInputs()).square().sum().backward()
     expected = {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None}
     module(x).square().sum().backward()
     assert frozen.grad is None
@@ -75,13 +75,13 @@ def test_gradients_without_any_trainable_parameter():
     module = built(stack(recompute="reversible")).requires_grad_(False)
     x, again = normal(2, 5, DIM).requires_grad_(), normal(2, 5, DIM).requires_grad_()
     module(x).square().sum().backward()
-    two_streams(module, again, Given()).square().sum().backward()
+    two_streams(module, again, StackInputs()).square().sum().backward()
     torch.testing.assert_close(x.grad, again.grad)
 
 
 def test_rebuilding_survives_depth_in_float32():
     module = built(stack(order="sf" * 16, mixer=FULL(), recompute="reversible")).float()
-    x, given = normal(2, 5, DIM).float(), Given()
+    x, given = normal(2, 5, DIM).float(), StackInputs()
     got = gradients(module, module(x).square().sum())
     wide = copy.deepcopy(module).double()
     truth = gradients(wide, two_streams(wide, x.double(), given).square().sum())
@@ -96,13 +96,13 @@ def test_half_precision_keeps_wide_streams():
     x, weights = normal(2, 5, DIM).bfloat16(), normal(2, 5, DIM, seed=4).bfloat16()
     assert module(x).dtype == torch.bfloat16
     wide = copy.deepcopy(module).double()
-    truth = gradients(wide, (two_streams(wide, x.double(), Given()) * weights.double()).sum())
+    truth = gradients(wide, (two_streams(wide, x.double(), StackInputs()) * weights.double()).sum())
 
     def error(y):
         grads = gradients(module, (y * weights).sum())
         return sum((grads[name].double() - truth[name]).square().sum() for name in truth)
 
-    assert error(module(x)) < error(two_streams(module, x, Given()))
+    assert error(module(x)) < error(two_streams(module, x, StackInputs()))
 
 
 def test_backward_outside_autocast_runs_as_forward_did():
@@ -115,7 +115,7 @@ def test_backward_outside_autocast_runs_as_forward_did():
     loss.backward()
     assert seen == [torch.bfloat16, torch.bfloat16]
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        again = two_streams(module, x, Given()).float().square().sum()
+        again = two_streams(module, x, StackInputs()).float().square().sum()
     (expected,) = torch.autograd.grad(again, x)
     torch.testing.assert_close(x.grad, expected, rtol=0.05, atol=0.05)
 
@@ -124,4 +124,6 @@ def test_evaluation_without_gradients_agrees():
     module = built(stack(recompute="reversible", dropout=0.1)).eval()
     x = normal(2, 5, DIM)
     with torch.no_grad():
-        torch.testing.assert_close(module(x, valid=VALID), two_streams(module, x, Given(VALID)))
+        torch.testing.assert_close(
+            module(x, valid=VALID), two_streams(module, x, StackInputs(VALID))
+        )

@@ -178,22 +178,27 @@ TABLE = "embedding.table"
             tensors(lambda t: t.update({TABLE: torch.ones(3, 8)})),
             rf"{TABLE} is \(11, 8\) by the config, but \(3, 8\) in the file",
         ),
-        (settings(lambda s: s.update(format=2)), "is not in format 1"),
+        (
+            settings(lambda s: s.update(format=3, weft="9.1")),
+            "was written by weft 9.1 in format 3; this is weft .*: upgrade weft",
+        ),
+        (settings(lambda s: s.update(format="x")), "is not the config of a saved model"),
+        (settings(lambda s: s.update(model=3)), "model is a model: .* got 3"),
         (settings(lambda s: s["model"].pop("name")), "needs a 'name'; got .*'embedding', 'stack'"),
         (settings(lambda s: s["model"].update(name="decodr")), "did you mean 'decoder'"),
-        (settings(lambda s: s["model"].pop("embedding")), "Decoder needs the setting 'embedding'"),
-        (settings(lambda s: s["model"].update(depth=2)), "Decoder has no setting 'depth'"),
+        (settings(lambda s: s["model"].pop("embedding")), "model: decoder needs embedding"),
+        (settings(lambda s: s["model"].update(depth=2)), "model: decoder has no setting 'depth'"),
         (
             settings(lambda s: s["model"]["stack"].update(drop=0.1)),
-            "Stack has no setting 'drop'; did you mean 'dropout'",
+            "model.stack has no setting 'drop'; did you mean 'dropout'",
         ),
         (
             settings(lambda s: s["model"]["stack"]["frame"].update(head=0.1)),
-            "Frame has no setting 'head'; did you mean 'heads'",
+            "model.stack.frame has no setting 'head'; did you mean 'heads'",
         ),
         (
             settings(lambda s: s["model"]["stack"]["mixer"].update(name="fully")),
-            "no mixer named 'fully'; did you mean 'full'",
+            "model.stack.mixer: no mixer named 'fully'; did you mean 'full'",
         ),
         (lambda folder: (folder / "config.json").unlink(), "it has no config.json"),
         (lambda folder: (folder / "model.safetensors").unlink(), "it has no model.safetensors"),
@@ -217,3 +222,10 @@ def test_every_mixer_has_a_dict():
         stack = Stack(frame=Frame(dim=8, heads=2), order="s", mixer=MIXERS[name]())
         config = Encoder(embedding=EMBEDDING, stack=stack)
         assert config_from_dict(json.loads(json.dumps(config_to_dict(config)))) == config
+
+
+def test_a_decoder_that_is_not_like_its_encoder_is_read_whole():
+    """An encoder of 'w' sublayers has no decoder like it, so none can be filled in."""
+    weighted = Encoder(embedding=EMBEDDING, stack=Stack(frame=FRAME, order="ww"))
+    pair = EncoderDecoder(encoder=weighted, decoder=DECODER)
+    assert config_from_dict(json.loads(json.dumps(config_to_dict(pair)))) == pair

@@ -10,7 +10,7 @@ from weft.feedforward import Dense
 from weft.layers.norm import Norm
 from weft.mixers import MIXERS
 from weft.models import EncoderDecoder, LanguageModel, load, save
-from weft.models.sublayer import Given
+from weft.models.stack.sublayer import StackInputs
 
 FULL = MIXERS["full"]
 
@@ -30,7 +30,7 @@ def test_is_the_same_block_repeated():
     y = x
     for _ in range(3):
         for sub in module.sublayers:
-            y = sub(y, Given())
+            y = sub(y, StackInputs())
     torch.testing.assert_close(module(x), module.norm(y), rtol=1e-12, atol=1e-12)
 
 
@@ -148,7 +148,7 @@ def test_equals_albert(layers, groups):
     expected = theirs(x, attention_mask=valid.long()).last_hidden_state
     got = ours(entered, valid=valid)
     torch.testing.assert_close(got[valid], expected[valid], rtol=1e-9, atol=1e-9)
-    once = ours.sublayers[1](ours.sublayers[0](entered, Given(valid)), Given(valid))
+    once = ours.sublayers[1](ours.sublayers[0](entered, StackInputs(valid)), StackInputs(valid))
     assert (once[valid] - expected[valid]).abs().max() > 1e-3  # one layer alone is not the answer
 
 

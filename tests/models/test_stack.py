@@ -11,7 +11,7 @@ from weft.feedforward import Dense
 from weft.layers.norm import Norm
 from weft.mixers import MIXERS, Frame
 from weft.models import Stack, sandwich
-from weft.models.sublayer import Given
+from weft.models.stack.sublayer import StackInputs
 
 FULL = MIXERS["full"]
 VALID = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], dtype=torch.bool)
@@ -216,7 +216,7 @@ def test_variance_does_not_grow_with_depth():
         config = stack(order="sf" * layers, mixer=FULL(), frame={"dim": 48})
         module, x = config.build(causal=True).double(), normal(2, 16, 48)
         for sub in module.sublayers:
-            x = sub(x, Given())
+            x = sub(x, StackInputs())
         assert 0.9 < x.var() < 1.6
 
 
@@ -244,15 +244,15 @@ class Deaf(RunningMean):
         ({"order": "ff"}, WeftError, "at least one 's'.* got 'ff'"),
         ({"order": ""}, WeftError, "at least one 's'"),
         ({"mixer": (RunningMean(),) * 3}, WeftError, "'sfsf' has 2 's' sublayers.* got 3"),
-        ({"mixer": 5}, WeftError, "a mixer config or a spec string; got 5"),
+        ({"mixer": 5}, WeftError, "Stack.mixer is a mixer.*; got 5"),
         ({"mixer": "ful"}, WeftError, "did you mean 'full'"),
         ({"feedforward": "dense, dense, dense"}, WeftError, "'sfsf' has 2 'f' .* got 3"),
-        ({"cross": "full, full"}, WeftError, "cross is one config .* got 2"),
+        ({"cross": "full, full"}, WeftError, "Stack.cross is one mixer; got 2"),
         ({"cross": Deaf(), "order": "sc"}, Unsupported, "deaf cannot; set cross= .* full"),
         ({"frame": {"causal": True}}, WeftError, "set by the model .* got causal=True"),
         ({"frame": {"layer": 1}}, WeftError, "layer=1"),
         ({"dropout": 1.0}, WeftError, r"in \[0, 1\); got 1.0"),
-        ({"recompute": "all"}, WeftError, "got recompute='all'"),
+        ({"recompute": "all"}, WeftError, "recompute is one of .*; got 'all'"),
         (
             {"recompute": "reversible", "norm": Norm(place="post")},
             WeftError,

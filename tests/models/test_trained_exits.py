@@ -5,7 +5,7 @@ import torch
 from model_parts import encoder
 
 from weft.models import EarlyExit
-from weft.models.exit_policy import Confidence, Conformal, Patience
+from weft.models.exits.policy import Confidence, Conformal, Patience
 from weft.objectives import Batch, EarlyExits
 
 LAYERS, CLASSES = 4, 3

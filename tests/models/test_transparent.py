@@ -8,7 +8,7 @@ from weft.errors import Unsupported
 from weft.layers.norm import Norm
 from weft.mixers import MIXERS
 from weft.models import EncoderDecoder, load, save
-from weft.models.sublayer import Given
+from weft.models.stack.sublayer import StackInputs
 
 FULL = MIXERS["full"]
 SOURCE_VALID = torch.tensor([[1, 1, 1, 1, 1], [0, 1, 1, 0, 1]], dtype=torch.bool)
@@ -30,7 +30,7 @@ def contexts(model, source, valid):
     states = [h]
     for layer in range(3):
         for sub in trunk.stack.sublayers[2 * layer : 2 * layer + 2]:
-            h = sub(h, Given(everything))
+            h = sub(h, StackInputs(everything))
         states.append(h)
     found = []
     for j in range(2):
@@ -49,7 +49,7 @@ def test_every_decoder_layer_reads_its_own_mix(place, registers):
     z = contexts(model, source, SOURCE_VALID)
     h, _ = model.decoder.begin(x, None)
     for layer in range(2):
-        given = Given(None, z[layer], SOURCE_VALID)
+        given = StackInputs(None, z[layer], SOURCE_VALID)
         for sub in model.decoder.stack.sublayers[3 * layer : 3 * layer + 3]:
             h = sub(h, given)
     expected = model.decoder.stack.norm(h)

@@ -9,7 +9,7 @@ from weft.errors import WeftError
 from weft.layers.embedding import Embedding
 from weft.mixers import MIXERS, Frame, Mixer
 from weft.models import Classifier, Decoder, Encoder, Funnel, Matcher, Stack
-from weft.models.sublayer import FeedForwardSublayer
+from weft.models.stack.sublayer import FeedForwardSublayer
 
 LENGTH = 40
 NAMES = (
@@ -20,6 +20,10 @@ NAMES = (
     "linformer(rank=8)",
     "linear_transformer",
     "reformer(chunk=8, rounds=1, buckets=4)",
+    "performer(kernel='relu', features=8, redraw_every=0)",
+    "performer(features=8)",
+    "synthesizer(kinds='random', mixture='plus')",
+    "synthesizer(kinds=['factorised_random', 'dense'], mixture='alpha')",
     "fnet",
 )
 
@@ -119,13 +123,13 @@ def test_rows_that_no_one_reads_are_left_out():
 def test_the_first_row_asks_for_no_other(monkeypatch):
     """Of the last layer's mixer the first row alone is asked for, of those before it all."""
     asked = []
-    front = Mixer.front
+    first_rows = Mixer.first_rows
 
     def spy(self, x, count, valid=None):
         asked.append((self.frame.layer, count))
-        return front(self, x, count, valid)
+        return first_rows(self, x, count, valid)
 
-    monkeypatch.setattr(Mixer, "front", spy)
+    monkeypatch.setattr(Mixer, "first_rows", spy)
     trimmed(classifier("fnet")).build().eval()(documents("none")[0])
     assert asked == [(1, 1)]
 

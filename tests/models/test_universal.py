@@ -11,7 +11,7 @@ from weft.errors import Unsupported, WeftError
 from weft.layers.penalty import penalties
 from weft.mixers import MIXERS
 from weft.models import Universal, load, save
-from weft.models.sublayer import Given
+from weft.models.stack.sublayer import StackInputs
 
 FULL = MIXERS["full"]
 STEPS = 5
@@ -113,7 +113,7 @@ def test_without_halting_it_is_the_block_repeated():
     for step in range(STEPS):
         y = y + module.depth.signals[step]
         for sub in module.sublayers:
-            y = sub(y, Given())
+            y = sub(y, StackInputs())
     torch.testing.assert_close(module(x), module.norm(y), rtol=1e-12, atol=1e-12)
     assert penalties(module) is None
 
@@ -182,7 +182,11 @@ def test_compiles_as_one_graph():
         ({"depth": "universal(steps=0)"}, WeftError, "got steps=0"),
         ({"depth": "universal(epsilon=1.0)"}, WeftError, "got epsilon=1.0"),
         ({"depth": "universal(ponder=-1)"}, WeftError, "got ponder=-1"),
-        ({"depth": "universal(signal='none')"}, WeftError, "got signal='none'"),
+        (
+            {"depth": "universal(signal='none')"},
+            WeftError,
+            "signal is one of .* got 'none'",
+        ),
         ({"depth": "universal", "shared": 1}, WeftError, "shares its block already"),
         ({"depth": "universal", "recompute": "reversible"}, Unsupported, "every layer once"),
     ],

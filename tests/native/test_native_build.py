@@ -91,3 +91,68 @@ def test_the_library_offers_what_is_declared():
     assert native.level() in ("avx512", "avx2", "portable")
     with pytest.raises(WeftError, match="no kernels named neon"):
         native.set_level("neon")
+
+
+def test_a_built_library_is_private(compiler):
+    compiler()
+    before = os.umask(0)
+    try:
+        path = build.library()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(path.with_suffix(".lock").stat().st_mode) == 0o600
+    assert build.library() == path
+
+
+def planted(path):
+    """A link to a library of someone else's choosing."""
+    elsewhere = path.parent.parent / "evil.so"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+
+
+PLANTED = {
+    "file of all": (lambda path: path.chmod(0o777), r"so may be written by others \(mode 777\)"),
+    "file of a group": (lambda path: path.chmod(0o770), "so may be written by others"),
+    "folder of all": (lambda path: path.parent.chmod(0o777), "native may be written by others"),
+    "sticky folder": (lambda path: path.parent.chmod(0o1777), "native may be written by others"),
+    "above the folder": (lambda path: path.parent.parent.chmod(0o777), "cache may be written"),
+    "link": (planted, "is a link"),
+}
+
+
+@pytest.mark.parametrize("case", PLANTED)
+def test_a_library_that_others_could_have_planted_is_refused(compiler, case):
+    compiler()
+    path = build.library()
+    plant, message = PLANTED[case]
+    plant(path)
+    with pytest.raises(WeftError, match=message):
+        build.library()
+
+
+@pytest.mark.parametrize("which", ["file", "folder", "above"])
+def test_a_library_of_another_user_is_refused(compiler, monkeypatch, which):
+    compiler()
+    path = build.library()
+    theirs = {"file": path, "folder": path.parent, "above": path.parent.parent}[which]
+    if os.getuid() == 0:
+        os.chown(theirs, 1234, -1)
+    else:  # nobody but root can give files away: then it is this user who is another
+        monkeypatch.setattr(os, "getuid", lambda: 4321)
+    with pytest.raises(WeftError, match=r"belongs to user \d+"):
+        build.library()
+
+
+def test_a_lock_that_is_a_link_empties_nothing(compiler, tmp_path):
+    compiler()
+    lock = build.library().with_suffix(".lock")
+    lock.with_suffix(".so").unlink()
+    lock.unlink()
+    (tmp_path / "thesis.tex").write_text("years of work")
+    lock.symlink_to(tmp_path / "thesis.tex")
+    with pytest.raises(WeftError, match="cannot be locked"):
+        build.library()
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"

@@ -1,5 +1,7 @@
 """Model files: written whole, read with suspicion. Damaged ones are refused and never crash."""
 
+import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -76,7 +78,9 @@ def test_what_the_library_lacks_is_refused_by_name(settings):
 
 def test_parts_choose_their_precision():
     model = small_model(feedforward=Dense(activation="relu"))
-    plan = native.Precision(weights="bfloat16", parts={"3.*": "int8", "*.attention.out": "float32"})
+    plan = native.WeightPrecision(
+        weights="bfloat16", parts={"3.*": "int8", "*.attention.out": "float32"}
+    )
     assert plan.of("3.feedforward.hidden") == "int8"
     assert plan.of("0.attention.out") == "float32"
     assert plan.of("1.feedforward.hidden") == "bfloat16"
@@ -144,9 +148,8 @@ def attempt(description, data):
         assert "no model file" in str(error), error
         return "refused"
     try:
-        if description.vocab == struct.unpack_from("<I", data, 36)[0]:
-            state = model.start(1)
-            state.feed([[1, 2, 3]])
+        state = model.start(1)
+        state.feed([[1, 2, 3]])
     except WeftError:
         return "refused"
     return "ran"
@@ -161,7 +164,7 @@ def sealed(data, tables):
 def damaged(folder):
     description = Description.read(folder / "config.json")
     whole = np.fromfile(folder / "model.weft", dtype=np.uint8)
-    tables = file.Places(list(description.stored), description.sublayers).tables
+    tables = file.FileOffsets(list(description.stored), description.sublayers).tables
     assert attempt(description, whole) == "ran"
     lengths = [0, 1, 7, 8, 16, 100, 143, 144, 200, tables, len(whole) - 1]
     for length in lengths + random.integers(0, len(whole), 40).tolist():
@@ -208,6 +211,67 @@ def test_damaged_files_are_refused_and_never_crash(tmp_path):
         refused, ran = map(int, line.split())
         assert refused > 150
         assert ran > 0
+
+
+# The config says fewer words than the file has: scores of 48 would be written into room for 2.
+EDITED = """
+import json, sys
+from pathlib import Path
+import torch
+from weft import native
+from weft.errors import WeftError
+
+folder = Path(sys.argv[1])
+written = (folder / "config.json").read_text()
+for path, value, message in json.loads(sys.argv[2]):
+    values = json.loads(written)
+    place = values
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    (folder / "config.json").write_text(json.dumps(values))
+    try:
+        model = native.load(folder)
+    except WeftError as error:
+        assert message in str(error), error
+    else:
+        for _ in range(100):
+            model.generate(torch.zeros(1, 1, dtype=torch.long), 2)
+        sys.exit(f"loaded in spite of {path} = {value}")
+"""
+CHANGES = (
+    (["vocab"], 2, "vocab is 2 in the one and 48 in the other"),
+    (["vocab"], 48.0, "vocab is 48.0 in the one"),
+    (["limit"], 2, "limit is 2"),
+    (["cache"], "int8", "cache is int8 in the one"),
+    (["cache"], [], "cache is [] in the one"),
+    (["sublayers"], 1, "sublayers is 1"),
+    (["stored", 0, "rows"], 2, "record of embedding"),
+    (["stored", 0, "rows"], 48.0, "record of embedding"),
+    (["stored", 0, "rows"], -2, "record of embedding"),
+    (["stored", 0, "rows"], "48", "no model file holds"),
+    (["stored", 0, "dtype"], "int8", "record of embedding"),
+    (["stored", 0, "dtype"], "int4", "no model file holds"),
+    (["stored"], [], "number of tensors"),
+)
+
+
+@pytest.mark.parametrize("compiler", [pytest.param("native", marks=needs_compiler), "torch"])
+def test_an_edited_description_is_refused(tmp_path, compiler):
+    folder = native.export(small_model(added="learned", length=20), tmp_path / "model")
+    command = [sys.executable, "-W", "ignore", "-c", EDITED, str(folder), json.dumps(CHANGES)]
+    hidden = {"CXX": "no-such-compiler", "WEFT_CACHE": str(tmp_path / "empty")}
+    environment = os.environ if compiler == "native" else {**os.environ, **hidden}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, f"status {done.returncode}: {done.stderr[-2000:]}"
+
+
+@needs_compiler
+def test_buffers_are_sized_by_the_file_alone(tmp_path):
+    folder = native.export(small_model(), tmp_path / "model")
+    model = native.load(folder)
+    description = dataclasses.replace(model.description, vocab=2)
+    assert native.NativeModel(description, model.buffer, model.size).vocab == VOCAB
 
 
 PLAIN = """

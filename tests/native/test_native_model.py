@@ -10,7 +10,7 @@ from weft.errors import Unsupported, WeftError
 from weft.feedforward import Dense, Sparse, WithSRU
 from weft.generate import Sampling
 from weft.layers.norm import Norm
-from weft.layers.outputs import Sparse as SparseOutput
+from weft.layers.outputs import SparseLinear
 from weft.layers.positions import Rope
 from weft.mixers import SlidingWindow
 
@@ -41,12 +41,12 @@ SPARSE = {
     "conv_wide": {"projection": "multiplicative_conv(modules=16, length=4, width=5)"},
     "conv_post": {"norm": Norm(place="post")},
     "terraformer": {"recompute": "reversible", "positions": Rope()},
-    "factored_output": {"output": SparseOutput(modules=3), "tied": False},
+    "factored_output": {"output": SparseLinear(modules=3), "tied": False},
     "deep": {  # products over more than 256 numbers, heads of 64, strips of 16 and 4 modules
         "dim": 320,
         "heads": 5,
         "projection": "multiplicative_conv(modules=20)",
-        "output": SparseOutput(modules=6),
+        "output": SparseLinear(modules=6),
         "tied": False,
     },
 }

@@ -5,10 +5,11 @@ import torch
 from objective_parts import VOCAB, pairs, rows, trunk
 
 from weft.errors import WeftError
-from weft.models import load, mask_predict, save
+from weft.models import load, save
+from weft.models.heads.mask_predict import mask_predict
 from weft.objectives import Batch, ConditionalMaskedLM, SpanCorruption
 from weft.objectives.conditional_masked_lm import masked_part
-from weft.training.carry import carry
+from weft.training.checkpoints.transfer import transfer
 
 MASK = VOCAB
 
@@ -151,7 +152,7 @@ def test_weights_go_on_from_span_corruption():
     shape = trunk(positions="learned")
     old = SpanCorruption(sentinels=3).build(shape).build()
     new = ConditionalMaskedLM().build(shape).build()
-    done = carry(old, new, head=False)
+    done = transfer(old, new, head=False)
     assert "trunk.decoder.stack.sublayers.0.body.project.to_q.weight" in done.whole
     assert "trunk.encoder.embedding.positions" in done.whole
     assert "lengths.weight" in done.fresh

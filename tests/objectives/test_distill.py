@@ -157,7 +157,7 @@ def test_students_of_another_shape_are_told(taught):
         (lambda: OBJECTIVES.parse("distill"), "needs teacher"),
         (lambda: OBJECTIVES.parse("distill(teacher='a', of=match)"), "classify, causal_lm or"),
         (lambda: Distill(teacher="a", alpha=2.0), "alpha is a share"),
-        (lambda: Distill(teacher="a", start="middle"), "'teacher' or 'fresh'"),
+        (lambda: Distill(teacher="a", start="middle"), "start is one of 'teacher', 'fresh'"),
     ],
     ids=["teacher", "of", "alpha", "start"],
 )
@@ -169,7 +169,7 @@ def test_what_cannot_be_is_said(make, says):
 def test_a_missing_teacher_and_missing_classes_are_said(taught):
     objective, student, _ = taught
     lost = Distill(teacher="nowhere", of=objective.of)
-    with pytest.raises(WeftError, match="no saved model"):
+    with pytest.raises(WeftError, match="is not a saved model"):
         lost.loss(student.train(), rows(), torch.Generator())
     if isinstance(objective.of, Classify):
         with pytest.raises(WeftError, match="no classes"):
@@ -177,8 +177,7 @@ def test_a_missing_teacher_and_missing_classes_are_said(taught):
 
 
 SETTINGS = """
-[task]
-spec = "listops(length=24, train=64, valid=32, test=32)"
+task = "listops(length=24, train=64, valid=32, test=32)"
 [model]
 layers = {layers}
 dim = 16
@@ -191,8 +190,8 @@ device = "cpu"
 
 
 def test_a_settings_file_trains_a_student(tmp_path):
-    from weft.arena.runs import run_of
-    from weft.arena.settings import read_settings
+    from weft.arena.experiment.runs import run_of
+    from weft.arena.experiment.settings import read_settings
     from weft.training import train
 
     (tmp_path / "teacher.toml").write_text(SETTINGS.format(layers=4))

@@ -11,7 +11,7 @@ from weft.errors import Unsupported, WeftError
 from weft.layers.embedding import Embedding
 from weft.mixers import Frame
 from weft.models import EarlyExit, Encoder, LanguageModel, Stack
-from weft.models.exit_decoding import token_history
+from weft.models.exits.decoding import token_history
 from weft.objectives import OBJECTIVES, CausalLM, Classify, EarlyExits, Head, Regress
 
 
@@ -111,7 +111,7 @@ def test_specs_and_models():
     ("make", "says"),
     [
         (lambda: OBJECTIVES.parse("early_exit(of=masked_lm)"), "classify, regress or causal_lm"),
-        (lambda: EarlyExits(weights="late"), "'equal' or 'depth'"),
+        (lambda: EarlyExits(weights="late"), "weights is one of 'equal', 'depth'"),
         (lambda: EarlyExits(of=CausalLM(), reads="below"), "one layer's stream"),
         (lambda: built(EarlyExits(of=CausalLM()), recompute="reversible"), "reversible"),
     ],
@@ -124,8 +124,7 @@ def test_what_cannot_be_is_said(make, says):
 
 SETTINGS = """
 mixer = "full"
-[task]
-spec = "listops(length=24, train=64, valid=32, test=32)"
+task = "listops(length=24, train=64, valid=32, test=32)"
 [model]
 layers = 3
 dim = 16
@@ -172,7 +171,7 @@ def test_a_settings_file_trains_exits_and_eval_leaves_by_them(tmp_path):
 
 
 def test_a_model_without_exits_says_so():
-    from weft.arena.exits import exit_score
+    from weft.arena.analysis.exits import exit_score
 
     model = built(Classify())
     with pytest.raises(WeftError, match="train it with the objective early_exit"):

@@ -11,7 +11,7 @@ from weft.layers.embedding import Embedding
 from weft.layers.norm import Norm
 from weft.mixers import Frame
 from weft.models import Encoder, Stack, load, save
-from weft.objectives import Electra
+from weft.objectives import ElectraObjective
 from weft.objectives.electra import drawn
 
 MASK = VOCAB
@@ -21,7 +21,7 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def built(objective=Electra(share=0.5)):  # noqa: B008  # an immutable value
+def built(objective=ElectraObjective(share=0.5)):  # noqa: B008  # an immutable value
     torch.manual_seed(0)
     model = objective.build(trunk()).build().double()
     with torch.no_grad():
@@ -53,19 +53,19 @@ def by_hand(model, objective, batch, seed):
 
 
 def test_both_losses_from_the_equation():
-    objective, batch = Electra(rate=0.5, share=0.5), rows()
+    objective, batch = ElectraObjective(rate=0.5, share=0.5), rows()
     model = built(objective)
     loss = objective.loss(model, batch, generator(3))
     total, count, right = by_hand(model, objective, batch, 3)
     assert (int(loss.count), int(loss.right)) == (count, right)
     assert loss.total.item() == pytest.approx(total, rel=1e-9)
-    lighter = Electra(rate=0.5, share=0.5, weight=49.0).loss(model, batch, generator(3))
+    lighter = ElectraObjective(rate=0.5, share=0.5, weight=49.0).loss(model, batch, generator(3))
     assert lighter.total.item() != pytest.approx(total, rel=1e-3)
 
 
 def test_a_true_token_that_is_drawn_counts_as_original():
     """A generator that is always right leaves nothing replaced."""
-    objective, batch, model = Electra(rate=0.5, share=0.5), rows(), built()
+    objective, batch, model = ElectraObjective(rate=0.5, share=0.5), rows(), built()
     truth = F.one_hot(batch.x, VOCAB + 1).double() * 1e6
     model.fill = lambda ids, valid=None: truth
     seen = {}
@@ -96,7 +96,7 @@ def test_no_gradient_passes_through_the_drawing():
     grads = []
     for weight in (0.0, 50.0):
         model.zero_grad()
-        Electra(rate=0.5, share=0.5, weight=weight).loss(
+        ElectraObjective(rate=0.5, share=0.5, weight=weight).loss(
             model, batch, generator(3)
         ).total.backward()
         grads.append(
@@ -114,7 +114,7 @@ def test_the_embedding_learns_from_both():
     found = {}
     for weight in (0.0, 50.0):
         model.zero_grad()
-        Electra(rate=0.5, share=0.5, weight=weight).loss(
+        ElectraObjective(rate=0.5, share=0.5, weight=weight).loss(
             model, batch, generator(3)
         ).total.backward()
         found[weight] = model.trunk.embedding.table.grad.clone()
@@ -123,7 +123,7 @@ def test_the_embedding_learns_from_both():
 
 
 def test_both_documents_of_a_pair():
-    objective, batch, model = Electra(share=0.5), pairs(), built()
+    objective, batch, model = ElectraObjective(share=0.5), pairs(), built()
     loss = objective.loss(model, batch, generator())
     assert int(loss.count) == int(batch.valid.sum() + batch.second_valid.sum())
 
@@ -166,11 +166,11 @@ def test_the_discriminator_and_its_loss_are_theirs():
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter.copy_(0.4 * torch.randn_like(parameter))
-    objective, batch = Electra(rate=0.5, share=0.5, weight=1.0), rows()
+    objective, batch = ElectraObjective(rate=0.5, share=0.5, weight=1.0), rows()
     ours, shown = same_weights(objective, theirs), {}
     ours.trunk.register_forward_pre_hook(lambda module, args: shown.update(ids=args[0]))
     judged = objective.loss(ours, batch, generator(3))
-    filled = Electra(rate=0.5, share=0.5, weight=0.0).loss(ours, batch, generator(3))
+    filled = ElectraObjective(rate=0.5, share=0.5, weight=0.0).loss(ours, batch, generator(3))
     replaced = shown["ids"] != batch.x
     assert replaced.any()
     found = theirs(shown["ids"], attention_mask=batch.valid.long(), labels=replaced.long())
@@ -218,8 +218,8 @@ def test_saved_and_loaded(tmp_path):
 
 def test_bad_settings_are_refused():
     with pytest.raises(WeftError, match="rate is a share"):
-        Electra(rate=0.0)
+        ElectraObjective(rate=0.0)
     with pytest.raises(WeftError, match="share is a part"):
-        Electra(share=2.0).build(trunk())
+        ElectraObjective(share=2.0).build(trunk())
     with pytest.raises(WeftError, match="electra reads tokens"):
-        Electra().build(trunk(vocab=None, channels=2))
+        ElectraObjective().build(trunk(vocab=None, channels=2))

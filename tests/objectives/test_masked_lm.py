@@ -76,7 +76,7 @@ def test_nothing_chosen_is_no_loss():
 def test_bad_settings_are_refused():
     with pytest.raises(WeftError, match="rate is a share"):
         MaskedLM(rate=0.0)
-    with pytest.raises(WeftError, match="at most 1 together"):
+    with pytest.raises(WeftError, match="at most 1 in sum"):
         MaskedLM(masked=0.8, random=0.3)
     with pytest.raises(WeftError, match="has a vocab"):
         MaskedLM().build(trunk(vocab=None, channels=3))

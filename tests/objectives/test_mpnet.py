@@ -270,7 +270,7 @@ def test_words_of_the_loss():
 def test_bad_settings_are_refused():
     with pytest.raises(WeftError, match="share is a part"):
         MPNet(share=1.5)
-    with pytest.raises(WeftError, match="at most 1 together"):
+    with pytest.raises(WeftError, match="at most 1 in sum"):
         MPNet(masked=0.9, random=0.2)
     with pytest.raises(WeftError, match="mpnet reads tokens"):
         MPNet().build(trunk(vocab=None, channels=2))

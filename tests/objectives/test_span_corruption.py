@@ -147,7 +147,7 @@ def test_byt5s_ids():
     theirs = to_byt5(ours, 125)
     assert theirs.tolist() == [*range(3, 384), 1, 0]  # bytes, sentinels, end, start
     assert from_byt5(theirs, 125).tolist() == ours.tolist()
-    with pytest.raises(WeftError, match="no id of ours"):
+    with pytest.raises(WeftError, match="is not an id of this model"):
         from_byt5(torch.tensor([2]), 125)
     with pytest.raises(WeftError, match="ids run from 0"):
         to_byt5(torch.tensor([400]), 125)

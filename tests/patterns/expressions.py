@@ -1,6 +1,5 @@
-"""Random patterns for hypothesis, and the truth about them by evaluating every pair."""
+"""Random patterns for hypothesis."""
 
-import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
@@ -133,17 +132,3 @@ def cases(draw, of=expressions, longest=200, without=()):
     m = draw(st.integers(1, longest))
     n = draw(st.one_of(st.just(m), st.integers(1, m)))
     return draw(of(m, without)), n, m
-
-
-def truth(pattern, n, m):
-    """(n, m) booleans: the definition evaluated on all pairs, in numpy."""
-    i, j = np.arange(m - n, m)[:, None], np.arange(m)[None, :]
-    return np.broadcast_to(pattern.sees(i, j, m), (n, m))
-
-
-def in_blocks(dense, block):
-    """(n, m) booleans -> for each block: does some pair see, do all."""
-    rows, cols = (np.arange(0, size, block) for size in dense.shape)
-    some = np.logical_or.reduceat(np.logical_or.reduceat(dense, rows, axis=0), cols, axis=1)
-    every = np.logical_and.reduceat(np.logical_and.reduceat(dense, rows, axis=0), cols, axis=1)
-    return some, every

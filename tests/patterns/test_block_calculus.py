@@ -11,10 +11,8 @@ from patterns.expressions import (
     PRIMITIVES,
     cases,
     few,
-    in_blocks,
     primitives,
     quick,
-    truth,
 )
 from weft.patterns import (
     Causal,
@@ -30,27 +28,15 @@ from weft.patterns import (
     layout,
 )
 from weft.patterns.region import Coverage, interval
+from weft.testing.patterns import compare_intervals, compare_layout, in_blocks, truth
 
 sizes = st.integers(1, 64)
-
-
-def check_sound(pattern, n, m, block, tight=False):
-    """The layout against the definition: sound always, equal to it where tight."""
-    some, every = in_blocks(truth(pattern, n, m), block)
-    found = layout(pattern, Order(n, m - n), Order(m), m, block)
-    found_some, found_every = found.dense()
-    assert not (some & ~found_some).any(), f"{pattern}: a visible block is missing"
-    assert not (found_every & ~every).any(), f"{pattern}: a block is called full and is not"
-    assert not (found_every & ~found_some).any()
-    if tight:
-        np.testing.assert_array_equal(found_some, some)
-        np.testing.assert_array_equal(found_every, every)
 
 
 @given(case=cases(), block=sizes)
 @quick
 def test_expressions_are_sound(case, block):
-    check_sound(*case, block)
+    compare_layout(*case, block)
 
 
 @pytest.mark.parametrize("name", PRIMITIVES)
@@ -58,7 +44,7 @@ def test_expressions_are_sound(case, block):
 @few
 def test_primitives_are_tight(name, data, block):
     pattern, n, m = data.draw(cases(of=lambda m, _: PRIMITIVES[name](m)))
-    check_sound(pattern, n, m, block, tight=True)
+    compare_layout(pattern, n, m, block, tight=True)
 
 
 @given(data=st.data(), m=st.integers(1, 60))
@@ -68,11 +54,7 @@ def test_any_two_intervals(data, m):
     pattern = data.draw(primitives(m))
     spans = st.tuples(st.integers(0, m - 1), st.integers(0, m - 1)).map(sorted)
     some_rows, some_cols = (data.draw(st.lists(spans, min_size=5, max_size=5)) for _ in range(2))
-    rows, cols = (interval(*np.array(x).T) for x in (some_rows, some_cols))
-    answer, seen = pattern.covers(rows, cols, m), truth(pattern, m, m)
-    for at, ((a, b), (x, y)) in enumerate(zip(some_rows, some_cols, strict=True)):
-        tile = seen[a : b + 1, x : y + 1]
-        assert (answer.some[at], answer.every[at]) == (tile.any(), tile.all())
+    compare_intervals(pattern, m, some_rows, some_cols, tight=True)
 
 
 def test_the_descent_finds_what_the_flat_search_finds():
@@ -83,9 +65,9 @@ def test_the_descent_finds_what_the_flat_search_finds():
         Columns(40, 3) & ~Sliding(100),
         RandomBlocks(2, 16, seed=3),
     ):
-        check_sound(pattern, 1000, 1500, 4)
-    check_sound(Sliding(30), 1000, 1500, 4, tight=True)
-    check_sound(RandomBlocks(2, 16, seed=3), 1000, 1500, 4, tight=True)
+        compare_layout(pattern, 1000, 1500, 4)
+    compare_layout(Sliding(30), 1000, 1500, 4, tight=True)
+    compare_layout(RandomBlocks(2, 16, seed=3), 1000, 1500, 4, tight=True)
 
 
 def test_a_layout_knows_its_sizes():
@@ -107,8 +89,8 @@ def test_many_random_blocks_stay_sound(monkeypatch):
     monkeypatch.setattr(blocks, "PAIR_TABLE_LIMIT", 8)
     for block in (3, 16, 64, 150):
         layout.cache_clear()
-        check_sound(RandomBlocks(3, 5, seed=2), 200, 200, block)
-        check_sound(Causal() & RandomBlocks(3, 5, seed=2, past=True), 90, 200, block)
+        compare_layout(RandomBlocks(3, 5, seed=2), 200, 200, block)
+        compare_layout(Causal() & RandomBlocks(3, 5, seed=2, past=True), 90, 200, block)
 
 
 def test_large_regions_of_a_predicate_are_not_evaluated():
@@ -161,7 +143,7 @@ def caught(pattern):
     for n in range(30, 36):
         for block in range(1, 9):
             try:
-                check_sound(pattern, n, 40, block)
+                compare_layout(pattern, n, 40, block)
             except AssertionError:
                 return True
     return False
@@ -176,6 +158,6 @@ def test_soundness_has_teeth(twin):
 
 
 def test_tightness_has_teeth():
-    check_sound(SeesEverywhere(5), 50, 60, 8)
+    compare_layout(SeesEverywhere(5), 50, 60, 8)
     with pytest.raises(AssertionError):
-        check_sound(SeesEverywhere(5), 50, 60, 8, tight=True)
+        compare_layout(SeesEverywhere(5), 50, 60, 8, tight=True)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patterns.expressions import cases, few, quick, truth
+from patterns.expressions import cases, few, quick
 from weft.errors import WeftError
 from weft.mixers import MIXERS, Frame
 from weft.patterns import (
@@ -24,6 +24,7 @@ from weft.patterns import (
     Strided,
 )
 from weft.patterns.derive import cost, keeps, mask, receptive_field, visible_pairs
+from weft.testing.patterns import truth
 
 
 @given(case=cases(longest=150), block=st.integers(1, 64))
@@ -153,7 +154,7 @@ def test_masks_hold_one_row_per_head():
         (lambda: cost(Full(), 4, heads=0), "heads is a whole number of at least 1; got heads=0"),
         (lambda: receptive_field(Full(), 4, 0), "layers is a whole number of at least 1"),
         (lambda: receptive_field(Full(), 9000, 2), "n is at most 8192; got n=9000"),
-        (lambda: cost(PerHead(Full(), Causal()), 8, heads=3), "3 heads is no multiple of 2"),
+        (lambda: cost(PerHead(Full(), Causal()), 8, heads=3), "3 heads is not a multiple of 2"),
     ],
 )
 def test_bad_questions(act, message):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patterns.expressions import cases, few, primitives, quick, truth
+from patterns.expressions import cases, few, primitives, quick
 from weft.errors import WeftError
 from weft.patterns import (
     Axis,
@@ -30,6 +30,7 @@ from weft.patterns import (
     lower as lowering,
 )
 from weft.patterns.lower import Lowered, Part, branches, lower
+from weft.testing.patterns import truth
 
 
 def times_read(lowered, n, m):

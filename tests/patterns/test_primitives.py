@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 
-from patterns.expressions import PRIMITIVES, expressions, quick, truth
+from patterns.expressions import PRIMITIVES, expressions, quick
 from weft.errors import Unsupported, WeftError
 from weft.patterns import (
     PATTERNS,
@@ -32,6 +32,7 @@ from weft.patterns import (
     Window2d,
 )
 from weft.patterns.derive import mask
+from weft.testing.patterns import check_bind, truth
 
 N = 41
 # Row and column of each position of a picture 6 wide in rectangles of 2 × 3, written out.
@@ -117,11 +118,7 @@ def test_window_counts_the_token_itself_in_every_pattern():
 @given(pattern=expressions(60))
 @quick
 def test_numpy_and_torch_agree(pattern):
-    found = mask(pattern, 60)[0]
-    assert found.dtype == torch.bool
-    np.testing.assert_array_equal(found.numpy(), truth(pattern, 60, 60))
-    bound = pattern.bind(60, "cpu")(torch.arange(60)[:, None], torch.arange(60)[None, :])
-    np.testing.assert_array_equal(bound.expand(60, 60).numpy(), truth(pattern, 60, 60))
+    check_bind(pattern, sizes=[(60, 60)])
 
 
 @pytest.mark.parametrize("spare", [None, 0, 1])
@@ -165,8 +162,8 @@ def test_past_blocks_do_not_know_the_length():
     ("make", "message"),
     [
         (lambda: Sliding(0), "window is a whole number of at least 1; got window=0"),
-        (lambda: Sliding(True), "got window=True"),
-        (lambda: Sliding(2.5), "got window=2.5"),
+        (lambda: Sliding(True), "sliding.window is a whole number; got True"),
+        (lambda: Sliding(2.5), "sliding.window is a whole number; got 2.5"),
         (lambda: Dilated(3, 0), "dilation is a whole number of at least 1; got dilation=0"),
         (lambda: Strided(-4), "stride is a whole number of at least 1; got stride=-4"),
         (lambda: Blocked(Sliding(2), 0), "block is a whole number of at least 1; got block=0"),
@@ -180,7 +177,7 @@ def test_past_blocks_do_not_know_the_length():
         (lambda: RandomBlocks(0), "count is a whole number of at least 1; got count=0"),
         (lambda: Segments(()), "segments needs the length of one document or more; got none"),
         (lambda: Segments((3, 0)), "lengths is a whole number of at least 1; got lengths=0"),
-        (lambda: Axis(4, "z"), "axis is 'x' (along a row) or 'y' (along a column); got 'z'"),
+        (lambda: Axis(4, "z"), "axis.axis is one of 'x', 'y'; got 'z'"),
         (lambda: Window2d(0, 3), "width is a whole number of at least 1; got width=0"),
         (lambda: ShiftedWindow(8, 3, 3), "shift=3 is not under size=3"),
         (lambda: OffsetBlock(4, -1), "shift is a whole number of at least 0; got shift=-1"),

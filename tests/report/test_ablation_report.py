@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.report import write_report
-from weft.report.ablation import ablation_table, published_pairs, ranked
-from weft.report.dots import Dot, dot_plot
-from weft.report.statistics import ranks, spearman, spearman_interval
+from weft.report.charts.dots import Dot, dot_plot
+from weft.report.page.ablation import ablation_table, published_pairs, ranked
+from weft.report.read.statistics import ranks, spearman, spearman_interval
 from weft.rows import append
 
 
@@ -118,7 +118,7 @@ def test_the_whole_report(tmp_path):
     theirs = [2.13, 2.19, 2.18, 2.4, 2.5]
     rho = np.corrcoef(np.argsort(np.argsort(ours)), np.argsort(np.argsort(theirs)))[0, 1]
     assert f"{rho:+.2f} over 5 models" in html
-    for part in ("Better than the base:** better.", "Not to be told", "weft ablate x --out y"):
+    for part in ("Better than the base:** better.", "Not distinguishable", "weft ablate x --out y"):
         assert part in text
     assert (tmp_path / "report" / "ablation.svg").read_text().startswith("<svg")
     assert "no luck" in text

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.report.labels import Box, Circle, place
+from weft.report.charts.labels import Box, Circle, place
 
 FRAME = Box(0, 0, 600, 400)
 circles = st.lists(

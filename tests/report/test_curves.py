@@ -7,10 +7,11 @@ import pytest
 from markup import finite
 from run_folders import full_run
 
-from weft.report import charts, curves
-from weft.report.palette import looks
-from weft.report.run_folder import read_run
-from weft.report.summary import compare
+from weft.report.charts import curves
+from weft.report.charts import lines as charts
+from weft.report.charts.palette import looks
+from weft.report.read.run_folder import read_run
+from weft.report.read.summary import compare
 
 
 def rows(values, first=1, every=1):

@@ -3,10 +3,10 @@
 import pytest
 from run_folders import cell, failed, write_rows
 
-from weft.report.headline import headline, listed, with_spread
-from weft.report.run_folder import read_run
-from weft.report.statistics import Estimate
-from weft.report.summary import compare
+from weft.report.page.headline import headline, listed, with_spread
+from weft.report.read.run_folder import read_run
+from weft.report.read.statistics import Estimate
+from weft.report.read.summary import compare
 
 
 def words(folder, rows):
@@ -107,7 +107,7 @@ def test_parameters_that_differ_are_named(tmp_path):
 
 
 def test_nothing_yet(tmp_path):
-    assert words(tmp_path / "a", [])[0] == "No result yet. No cell has ended."
+    assert words(tmp_path / "a", [])[0] == "No result yet. No cell has finished."
     rows = [failed("full", 1024, seed, "failed", "a bug") for seed in range(2)]
     assert "2 cells ended without a score" in words(tmp_path / "b", rows)[0]
 

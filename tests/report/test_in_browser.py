@@ -11,7 +11,7 @@ import pytest
 from run_folders import cell, full_run, write_rows
 
 from weft.report import write_report
-from weft.report.palette import DARK, LIGHT
+from weft.report.charts.palette import DARK, LIGHT
 
 pytestmark = pytest.mark.long
 

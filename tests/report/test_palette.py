@@ -2,7 +2,7 @@
 
 import pytest
 
-from weft.report.palette import DARK, LIGHT, SERIES, looks, variables
+from weft.report.charts.palette import DARK, LIGHT, SERIES, looks, variables
 
 
 def luminance(colour):

@@ -7,7 +7,7 @@ from bench_rows import row, some_rows
 
 from weft.errors import WeftError
 from weft.report import plot_bench
-from weft.report.plots import draw_bench, draw_curriculum, draw_learning
+from weft.report.charts.plots import draw_bench, draw_curriculum, draw_learning
 
 
 def lines_of(axes):
@@ -89,3 +89,11 @@ def test_learning_has_a_panel_for_each_task_and_a_line_for_each_mechanism():
     }
     (only,) = second.get_lines()
     assert only.get_color() == lines["fnet"].get_color(), "a mechanism keeps its colour"
+
+
+def test_no_two_mechanisms_are_drawn_alike():
+    rows = [
+        {"task": "a", "label": f"m{i}", "step": s, "score": 0.1} for i in range(20) for s in (1, 2)
+    ]
+    (axes,) = draw_learning(rows).axes
+    assert len({(line.get_color(), line.get_linestyle()) for line in axes.get_lines()}) == 20

@@ -17,7 +17,7 @@ from weft.report import write_report
 from weft.rows import append, read
 
 PARTS = (
-    *("The answer", "Quality, speed and memory", "Accuracy", "Beside published figures"),
+    *("The answer", "Quality, speed and memory", "Accuracy", "Compared with published figures"),
     *("Speed, memory and size", "Over length", "Learning curves", "By group of examples"),
     *("Patterns", "Required attention span", "What failed", "Reproduce"),
 )

@@ -36,4 +36,4 @@ def test_no_run(tmp_path):
     done = run(app, ["report", str(tmp_path)])
     assert done.exit_code == 1
     assert done.output.startswith("error: ")
-    assert "holds no run" in done.output
+    assert "is not a run folder" in done.output

@@ -6,8 +6,8 @@ import pytest
 from run_folders import cell, full_run, metrics, write_rows
 
 from weft.errors import WeftError
-from weft.report.fields import number
-from weft.report.run_folder import read_run
+from weft.report.read.fields import number
+from weft.report.read.run_folder import read_run
 from weft.rows import append
 
 
@@ -26,7 +26,7 @@ def test_everything_is_read(tmp_path):
 
 def test_no_run(tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(WeftError, match="holds no run"):
+        with pytest.raises(WeftError, match="is not a run folder"):
             read_run(folder)
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.report.scales import (
+from weft.report.charts.scales import (
     Scale,
     alike,
     clock,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.report.statistics import Estimate, differ, estimate, quantile, smoothed, wilson
+from weft.report.read.statistics import Estimate, differ, estimate, quantile, smoothed, wilson
 
 numbers = st.floats(-1e6, 1e6)
 

@@ -1,11 +1,13 @@
 """Cells gathered by mechanism and length, against numpy on the same rows."""
 
+import json
+
 import numpy as np
 import pytest
 from run_folders import MECHANISMS, cell, failed, write_rows
 
-from weft.report.run_folder import read_run
-from weft.report.summary import compare
+from weft.report.read.run_folder import read_run
+from weft.report.read.summary import compare
 
 
 @pytest.fixture
@@ -102,3 +104,13 @@ def test_interleaved_timings_come_first(tmp_path):
     found = compare(read_run(folder))
     assert found.interleaved
     assert one(found, "fnet", 512).speed_ratio == pytest.approx(4.0)
+
+
+def test_a_training_of_a_language_model_is_told_its_metric(tmp_path):
+    rows = [{"kind": "valid", "step": 1, "score": 2.5, "metric": "bits per byte", "seconds": 1.0}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = {"model": "best", "best_score": 2.5, "score": 2.5, "seconds": 1.0, "steps": 1}
+    (tmp_path / "done.json").write_text(json.dumps(done))
+    found = compare(read_run(tmp_path))
+    assert found.metric == "bits per byte"
+    assert found.lower_is_better

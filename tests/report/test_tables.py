@@ -1,11 +1,15 @@
 """Tables: the numbers of the rows, in words a reader understands."""
 
+from pathlib import Path
+
 import pytest
 from bench_rows import row, some_rows
 from rich.console import Console
 
 from weft.report import bench_table, bench_tables, to_markdown, to_rich
-from weft.report.tables import byte_count, relative, seconds
+from weft.report.read.run_folder import RunFiles
+from weft.report.tables.settings import settings
+from weft.report.tables.table import byte_count, relative, seconds
 
 
 def cells(table, case, length):
@@ -117,3 +121,17 @@ def test_byte_count(value, text):
 )
 def test_relative(ratio, text):
     assert relative(ratio) == text
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_what_contenders_share_is_told_once(count):
+    """From two on: one alone has nothing to share."""
+    names = ["full", "fnet", "linformer"][:count]
+    own = {name: {"mixer": name, "model": {"dim": 32}} for name in names}
+    found = settings(RunFiles(Path("run"), grid={"contenders": own, "target": 0.5}))
+    dims = [(key, value) for key, value in found if "dim" in key]
+    mixers = [value for key, value in found if "mixer" in key]
+    assert mixers == names
+    alone = [("grid: contenders.full.model.dim", "32")][:count]
+    assert dims == (alone if count < 2 else [("grid: model.dim", "32")])
+    assert ("grid: target", "0.5") in found

@@ -5,6 +5,7 @@ import re
 import pytest
 import twins_equality  # noqa: F401  # importing files the twins
 import twins_invariance  # noqa: F401  # importing files the twins
+import twins_marking  # noqa: F401  # importing files the twins
 import twins_streaming  # noqa: F401  # importing files the twins
 from tiny import TWINS, Tiny, TinyAttention
 from twins_promises import ChangesGain, KeepsList, LeavesOutGain
@@ -37,6 +38,15 @@ BITES = [
     ("half_precision", "NanOnEmptyRows", "float16, gradient of .*not finite"),
     ("half_precision", "ReturnsFloat32", "the output is torch.float32"),
     ("half_precision", "CoarseInHalf", "typical error .* in torch.float16"),
+    (
+        "half_precision",
+        "ReferenceRaisesInHalf",
+        "positions=alibi.*RuntimeError: expected m1 and m2",
+    ),
+    ("scale", "ShiftedByHiddenKeys", "inputs × 10: forward and reference"),
+    ("scale", "ScoresClipped", "parameters × 50: forward and reference"),
+    ("scale", "FlatWhenLarge", "inputs × 50: gradient of x"),
+    ("scale", "StepsShiftedByHiddenKeys", "inputs × 10: step and forward"),
     ("causality", "LeaksOneToken", "outputs before the change of one token"),
     ("causality", "LeaksThroughMean", "outputs before the change of one token"),
     ("causality", "LeaksByRounding", "by up to .*e-0[789]"),
@@ -49,22 +59,35 @@ BITES = [
     ("streaming", "StepsInFloat32", "the output is torch.float32"),
     ("state_size", "StateTooLarge", "after 28 tokens the state holds 384 .* says 320"),
     ("state_size", "StateHidesMore", "bytes but keeps"),
+    ("state_formula", "FormulaTooSmall", "after 3 tokens the state holds 192 .* is 160"),
+    ("state_formula", "FormulaTooLarge", "never nearly reached; at most 50%"),
+    ("state_formula", "FormulaGrows", "never nearly reached; at most 5%"),
+    ("state_formula", "FormulaInProse", "cannot be evaluated"),
+    ("state_formula", "FormulaOfNothing", "cannot be evaluated .'w'."),
     ("cross", "ContextIgnored", "n=17, m=1"),
     ("cross", "ContextPaddingForgotten", "context padded on the"),
+    ("cross", "ContextTimesZero", "context padded on the right, which holds nan"),
     ("cross", "NanOnEmptyContext", "context all padding"),
-    ("front", "FrontReadsItself", "front 1 and forward"),
-    ("front", "FrontForgetsPadding", "padded: front 9 and forward"),
-    ("front", "AlignedForgetsPadding", "padded: aligned"),
+    ("first_rows", "FirstRowsReadThemselves", "first rows 1 and forward"),
+    ("first_rows", "FirstRowsForgetPadding", "padded: first rows 9 and forward"),
+    ("first_rows", "AlignedForgetsPadding", "padded: aligned"),
     ("padding", "PaddingForgotten", "padded on the right, 17 real tokens"),
     ("padding", "PaddingCountsAsDistance", "padded on the inside"),
+    ("padding", "PaddingTimesZero", "nan as padding on the right.*not finite"),
     ("padding", "PaddingSpeaks", "the outputs at padding are not 0"),
     ("padding", "MeanOverPadding", "padded on the right"),
     ("batch_composition", "BatchNormalised", "alone and in a batch"),
+    ("batch_composition", "RowsTimesZero", "beside rows that are not finite.*not finite"),
     ("batch_composition", "RowsNumbered", "alone and in a batch"),
     ("batch_composition", "MeanOverPadding", "beside a longer row"),
     ("batch_history", "SwitchesAfterShortBatch", "after a batch of 1 × 1"),
     ("batch_history", "FirstLengthDecides", "saw a short batch first"),
     ("batch_history", "CountsCalls", "after a batch of"),
+    ("marks", "MarkIgnored", "marked by loud: the mark changes nothing"),
+    ("marks", "MarkInForwardAlone", "marked by loud: forward and reference"),
+    ("marks", "MarkWithoutGradient", "marked by loud: gradient of x"),
+    ("marks", "MarkStaysBehind", "marked by loud, padded on the left"),
+    ("marks", "MarkOfAnyType", "a mark of another type is not refused"),
     ("positions", "PositionsIgnored", "the positions change nothing"),
     ("reproducibility", "UnseededPattern", "another build, the same state_dict"),
     ("reproducibility", "DrawsEachTime", "two forwards"),
@@ -74,6 +97,7 @@ BITES = [
     ("refusals", "RefusesVaguely", "has to raise Unsupported; it raised ValueError"),
     ("refusals", "StartsBidirectional", "deny start"),
     ("refusals", "IndexErrorBeyondLength", "raised IndexError"),
+    ("shapes", "CommentsWrongly", r"but its comment says \(b, n, c\)"),
 ]
 
 

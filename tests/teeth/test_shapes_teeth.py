@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import weft.kernels.dense
+import weft.kernels.dense.reference
 from weft.testing import checked_shapes
 from weft.testing.shapes import evaluate, shape_comments
 
@@ -40,7 +40,7 @@ def attend(module):
 
 
 def test_a_spoiled_copy_is_found(tmp_path):
-    source = Path(weft.kernels.dense.__file__).read_text()
+    source = Path(weft.kernels.dense.reference.__file__).read_text()
     commented = shape_comments(source).values()
     scores = next(one for one in commented if one.shapes == (("b", "h", "n", "m"),))
     lines = source.splitlines()
@@ -58,7 +58,7 @@ def test_a_spoiled_copy_is_found(tmp_path):
 
 def test_the_copy_as_it_is_passes(tmp_path):
     path = tmp_path / "sound.py"
-    path.write_text(Path(weft.kernels.dense.__file__).read_text())
+    path.write_text(Path(weft.kernels.dense.reference.__file__).read_text())
     module = load(path)
     with checked_shapes([path]) as trace:
         attend(module)

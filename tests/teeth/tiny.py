@@ -13,8 +13,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from weft.kernels.bias import dense_bias
-from weft.kernels.dense import expand_heads
+from weft.kernels.attend.bias import dense_bias
+from weft.kernels.dense.reference import expand_heads
+from weft.layers.marks import Mark
 from weft.mixers.base import AttentionMixer, Frame, State, Traits
 from weft.registry import Registry
 
@@ -38,10 +39,11 @@ class Tiny:
             paper="none",
             time="n²",
             memory="n²",
-            state="2·g·d·w",
+            state=module.state_formula,
             causal=True,
             bidirectional=True,
             cross=module.crosses,
+            marks=(Mark("loud", "boolean", "True where a token counts twice"),),
         )
 
     def build(self, frame: Frame) -> TinyAttention:
@@ -58,6 +60,7 @@ class TinyAttention(AttentionMixer):
     """softmax over the visible keys, times a learned gain per head."""
 
     crosses = True
+    state_formula = "2·g·d·window"
     queries_apart = True
     modules: ClassVar[dict[str, type[TinyAttention]]] = {}
 
@@ -71,6 +74,13 @@ class TinyAttention(AttentionMixer):
     def sees(self, i: Tensor, j: Tensor) -> Tensor:
         w = self.config.window
         return (i >= j) & (i - j < w) if self.frame.causal else (i - j).abs() <= w // 2
+
+    def mix(self, x, valid, context, context_valid, loud=None):
+        return super().mix(louder(x, loud), valid, context, context_valid)
+
+    def reference(self, x, valid=None, context=None, context_valid=None, loud=None):
+        x = x if loud is None else torch.where(loud[..., None], 2 * x, x)
+        return super().reference(x, valid, context, context_valid)
 
     def attention(self, q, k, v, valid, crossing):
         i = torch.arange(q.shape[2], device=q.device)
@@ -117,10 +127,10 @@ class TinyAttention(AttentionMixer):
         scores = torch.einsum("bnd,bnjd->bnj", q[:, a], k[:, own][:, j]) / q.shape[-1] ** 0.5
         if self.positions.biased and not crossing:
             scores = scores + self.positions.at(torch.tensor(a), i, j)
-        weights = scores.exp() * real
-        total = weights.sum(-1, keepdim=True)
-        weights = weights / torch.where(total > 0, total, 1)
-        return torch.einsum("bnj,bnje->bne", weights, v[:, own][:, j]) * self.gain[a]
+        nothing = ~real.any(-1, keepdim=True)  # such a query reads 0
+        weights = scores.masked_fill(~(real | nothing), -torch.inf).softmax(-1) * real
+        read = torch.einsum("bnj,bnje->bne", weights.to(v.dtype), v[:, own][:, j])
+        return read * self.gain[a]
 
     def start(self, batch: int = 1) -> TinyState:
         if not self.frame.causal:
@@ -147,3 +157,7 @@ class TinyAttention(AttentionMixer):
 
 
 TinyAttention.modules["TinyAttention"] = TinyAttention
+
+
+def louder(x: Tensor, loud: Tensor | None) -> Tensor:
+    return x if loud is None else x + x * loud[..., None]

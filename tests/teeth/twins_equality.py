@@ -4,7 +4,7 @@ import torch
 from tiny import TinyAttention
 from torch import nn
 
-from weft.kernels.dense import expand_heads
+from weft.kernels.dense.reference import expand_heads
 
 # Values: not the function of the reference.
 
@@ -163,16 +163,63 @@ class NanOnEmptyContext(TinyAttention):
 # The first rows alone.
 
 
-class FrontReadsItself(TinyAttention):
-    def front(self, x, count, valid=None):
+class FirstRowsReadThemselves(TinyAttention):
+    def first_rows(self, x, count, valid=None):
         return self(x[:, :count], valid=None if valid is None else valid[:, :count])
 
 
-class FrontForgetsPadding(TinyAttention):
-    def front(self, x, count, valid=None):
-        return super().front(x, count)
+class FirstRowsForgetPadding(TinyAttention):
+    def first_rows(self, x, count, valid=None):
+        return super().first_rows(x, count)
 
 
 class AlignedForgetsPadding(TinyAttention):
     def forward(self, x, *, valid=None, aligned=False, **options):
         return super().forward(x, valid=None if aligned else valid, **options)
+
+
+# Large inputs and parameters.
+
+
+class ReferenceRaisesInHalf(TinyAttention):
+    """A bias widens the scores, which then do not fit the values."""
+
+    def plain_head(self, a, q, k, v, *rest):
+        if self.positions.biased and v.dtype != torch.float64:
+            raise RuntimeError("expected m1 and m2 to have the same dtype")
+        return super().plain_head(a, q, k, v, *rest)
+
+
+def shifted_by_hidden_keys(scores, mask):
+    """Finite at any size, and 0 where a key that is not read is much louder."""
+    weights = (scores - scores.amax(-1, keepdim=True)).exp() * mask
+    return weights / weights.sum(-1, keepdim=True).clamp(min=1e-30)
+
+
+class ShiftedByHiddenKeys(TinyAttention):
+    def normalise(self, scores, mask):
+        return shifted_by_hidden_keys(scores, mask)
+
+
+class StepsShiftedByHiddenKeys(TinyAttention):
+    def normalise(self, scores, mask):
+        if scores.shape[-1] == scores.shape[-2]:
+            return super().normalise(scores, mask)
+        return shifted_by_hidden_keys(scores, mask)
+
+
+class ScoresClipped(TinyAttention):
+    """Inputs alone do not reach the bound."""
+
+    def normalise(self, scores, mask):
+        return super().normalise(
+            scores.clamp(-20, 20) if self.gain.abs().max() > 20 else scores, mask
+        )
+
+
+class FlatWhenLarge(TinyAttention):
+    """The values of exp(log softmax) are right, their gradient is cut off."""
+
+    def read(self, q, k, v, i, j, valid, crossing=False):
+        large = q.detach().abs().max() > 50
+        return super().read(q, k, v.detach() if large else v, i, j, valid, crossing)

@@ -120,3 +120,25 @@ class CountsCalls(TinyAttention):
     def attention(self, q, k, v, valid, crossing):
         self.calls += 1
         return super().attention(q, k, v, valid, crossing) * (1 + 1e-6 * self.calls)
+
+
+class PaddingTimesZero(TinyAttention):
+    """A weight of 0 hides numbers, but neither NaN nor infinity."""
+
+    def forward(self, x, *, valid=None, **options):
+        y = super().forward(x, valid=valid, **options)
+        if valid is None:
+            return y
+        return y + 0 * x.masked_fill(valid[..., None], 0.0).sum((1, 2), keepdim=True)
+
+
+class RowsTimesZero(TinyAttention):
+    def attention(self, q, k, v, valid, crossing):
+        return super().attention(q, k, v, valid, crossing) + 0 * v.sum()
+
+
+class ContextTimesZero(TinyAttention):
+    def forward(self, x, *, context=None, context_valid=None, **options):
+        given = {"context": context, "context_valid": context_valid, **options}
+        y = super().forward(x, **given)
+        return y if context_valid is None else y + 0 * context.sum((1, 2), keepdim=True)

@@ -38,6 +38,12 @@ class DropsInEval(TinyAttention):
         return nn.functional.dropout(super().normalise(scores, mask), self.frame.dropout)
 
 
+class CommentsWrongly(TinyAttention):
+    def attention(self, q, k, v, valid, crossing):
+        y = super().attention(q, k, v, valid, crossing)  # (b, n, c)
+        return y
+
+
 class BreaksGraph(TinyAttention):
     def attention(self, q, k, v, valid, crossing):
         if q.sum().item() > 1e9:

@@ -75,3 +75,28 @@ class StateHidesMore(TinyAttention):
         room = x.new_zeros(*x.shape[:2], 100, x.shape[3])
         room[:, :, : min(x.shape[2], self.config.window)] = super().recent(x)
         return room[:, :, : min(x.shape[2], self.config.window)]
+
+
+# What the traits say of the state.
+
+
+class FormulaTooSmall(TinyAttention):
+    state_formula = "g·d·window"
+
+
+class FormulaTooLarge(TinyAttention):
+    state_formula = "4·g·d·window"
+
+
+class FormulaGrows(TinyAttention):
+    """A bound, but of a state that would keep all tokens."""
+
+    state_formula = "2·g·d·max(n, window)"
+
+
+class FormulaInProse(TinyAttention):
+    state_formula = "2 g d (the last tokens)"
+
+
+class FormulaOfNothing(TinyAttention):
+    state_formula = "2·g·d·w"

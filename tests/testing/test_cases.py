@@ -126,7 +126,7 @@ def test_altered_moves_every_setting_that_can_move():
 def test_exemptions_name_the_trait():
     config = Config()
     left_out = exempt(config)
-    assert set(left_out) == {"streaming", "state_size", "cross"}
+    assert set(left_out) == {"streaming", "state_size", "state_formula", "cross", "marks"}
     assert left_out["streaming"] == "config does not stream"
     assert "causality" in dict(checks_for(config))
     closed = type("C", (), {"name": "c", "traits": traits(compiles=False, note="it sorts")})

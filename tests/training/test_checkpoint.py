@@ -10,8 +10,8 @@ from tiny_runs import trunk
 
 from weft.errors import WeftError
 from weft.models import Classifier, load
-from weft.training import checkpoint
-from weft.training.checkpoint import Checkpoint
+from weft.training.checkpoints import checkpoint
+from weft.training.checkpoints.checkpoint import Checkpoint
 
 
 def state(step: int) -> Checkpoint:

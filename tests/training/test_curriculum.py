@@ -13,12 +13,12 @@ from weft.layers.embedding import Embedding
 from weft.mixers import Frame
 from weft.models import Encoder, Stack
 from weft.objectives import CausalLM, Classify, Head
-from weft.training import LONGFORMER, Ordered, Phase, Run, Settings, Shuffled, Stage, train
+from weft.training import LONGFORMER, Ordered, Phase, Run, Shuffled, Stage, TrainingSettings, train
 from weft.training.curriculum import changed_mixer, doubling
 
 
 def test_a_phase_changes_what_it_names():
-    base = Settings(steps=100, lr=0.1, batch=8, minutes=5.0, warmup=3)
+    base = TrainingSettings(steps=100, lr=0.1, batch=8, minutes=5.0, warmup=3)
     changed = Phase(steps=7, lr=0.2).over(base)
     assert (changed.steps, changed.lr, changed.batch, changed.warmup) == (7, 0.2, 8, 3)
     assert changed.minutes is None  # those are the run's
@@ -53,7 +53,7 @@ def test_longformers_phases_build_models():
         shaped = phase.reshape(model)
         assert shaped.trunk.stack.frame.length == phase.length
         assert shaped.trunk.stack.mixer.window == phase.mixer["window"]
-        assert phase.over(Settings()).lr == phase.lr
+        assert phase.over(TrainingSettings()).lr == phase.lr
         shaped.build()
 
 
@@ -129,7 +129,7 @@ def test_a_run_needs_a_stage():
 
 def test_every_setting_of_a_phase_is_one_of_settings_or_its_own():
     own = {"name", "length", "mixer", "model", "task", "objective", "until"}
-    known = {field.name for field in dataclasses.fields(Settings)}
+    known = {field.name for field in dataclasses.fields(TrainingSettings)}
     assert {field.name for field in dataclasses.fields(Phase)} <= known | own
 
 

@@ -8,10 +8,10 @@ from tiny_runs import examples, one_stage, rows, stage, trunk
 
 from weft.objectives import Classify
 from weft.training import NonFinite, Run, Shuffled, train
-from weft.training import checkpoint as checkpoints
+from weft.training.checkpoints import checkpoint as checkpoints
 from weft.training.health import OVERFLOWS, Health
 from weft.training.learner import Learner
-from weft.training.settings import Settings
+from weft.training.settings import TrainingSettings
 
 BODY = "trunk.stack.sublayers.0.body.project.to_out"
 
@@ -144,7 +144,7 @@ def test_overflows_that_repeat_are_an_error():
 
 
 def test_an_infinite_loss_with_finite_gradients_is_seen():
-    health = Health(torch.device("cpu"), Settings())
+    health = Health(torch.device("cpu"), TrainingSettings())
     health.watch(3, torch.tensor(float("inf")), torch.tensor(1.0))
     assert health.first_bad_step() == 3
     health.watch(4, torch.tensor(float("nan")), torch.tensor(1.0))

@@ -6,7 +6,7 @@ from tiny_runs import stage, trunk
 
 from weft.errors import WeftError
 from weft.objectives import Classify, Head
-from weft.training import Settings
+from weft.training import TrainingSettings
 from weft.training.learner import Learner
 from weft.training.optimiser import build_optimiser, is_matrix, load_state, state_tensors
 
@@ -18,7 +18,7 @@ def model():
 def decaying(decay):
     made = model()
     names = {parameter: name for name, parameter in made.named_parameters()}
-    optimiser = build_optimiser(made, Settings(decay=decay, weight_decay=0.1))
+    optimiser = build_optimiser(made, TrainingSettings(decay=decay, weight_decay=0.1))
     groups = {group["weight_decay"]: group["params"] for group in optimiser.param_groups}
     assert sum(len(params) for params in groups.values()) == len(names)
     return {names[p] for p in groups[0.1]}, names.values()
@@ -62,6 +62,6 @@ def test_the_memory_comes_back_by_name():
 
 def test_a_moment_of_nothing_is_refused():
     made = model()
-    optimiser = build_optimiser(made, Settings())
+    optimiser = build_optimiser(made, TrainingSettings())
     with pytest.raises(WeftError, match="'ghost', which the model lacks"):
         load_state(optimiser, made, {"ghost/exp_avg": torch.zeros(1)})

@@ -15,8 +15,8 @@ from tiny_runs import (
 
 from weft.objectives import Classify
 from weft.training import Shuffled, train
-from weft.training import checkpoint as checkpoints
 from weft.training import learner as learners
+from weft.training.checkpoints import checkpoint as checkpoints
 
 EVENTS = [("step", n) for n in range(1, 9)] + [("row", n) for n in range(1, 9)] + [("stage", 1)]
 
@@ -86,7 +86,7 @@ def forget_half_a_row(monkeypatch):
 
 
 def keep_old_rows(monkeypatch):
-    monkeypatch.setattr("weft.training.record.Record.cut", lambda *args: None)
+    monkeypatch.setattr("weft.training.checkpoints.run_folder.RunFolder.cut", lambda *args: None)
 
 
 TWINS = [forget_random_state, forget_moments, forget_buffers, forget_half_a_row, keep_old_rows]

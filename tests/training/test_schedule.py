@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.training import Settings
+from weft.training import TrainingSettings
 from weft.training.schedule import learning_rate
 
 BASE = {"lr": 0.05, "steps": 200, "warmup": 20}
 
 
 def rate(t, **changes):
-    return learning_rate(Settings(**{**BASE, **changes}), t)
+    return learning_rate(TrainingSettings(**{**BASE, **changes}), t)
 
 
 @pytest.mark.parametrize("t", [1, 2, 19, 20, 21, 100, 199, 200, 250])

@@ -10,7 +10,7 @@ from tiny_runs import examples
 
 from weft.errors import WeftError
 from weft.training import Ordered, Shuffled
-from weft.training.source import permutation
+from weft.training.data.source import permutation
 
 
 class Numbers:

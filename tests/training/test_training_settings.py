@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from weft.errors import WeftError
-from weft.training import Settings
+from weft.training import TrainingSettings
 from weft.training.settings import FREE, device_named
 
 BAD = [
@@ -22,11 +22,11 @@ BAD = [
     ({"hold": 1.5}, "hold is a share"),
     ({"final": -0.1}, "final is a share"),
     ({"betas": (0.9, 1.0)}, "betas are two numbers"),
-    ({"betas": (0.9,)}, "betas are two numbers"),
-    ({"schedule": "step"}, "schedule is one of constant, rsqrt, cosine, linear"),
-    ({"precision": "int8"}, "precision is one of float32, bfloat16, float16, float64"),
-    ({"decay": "some"}, "decay is one of matrices, all"),
-    ({"keep": "first"}, "keep is one of best, last"),
+    ({"betas": (0.9,)}, "betas is a list of 2"),
+    ({"schedule": "step"}, "schedule is one of .constant., .rsqrt., .cosine., .linear."),
+    ({"precision": "int8"}, "precision is one of .float32., .bfloat16., .float16., .float64."),
+    ({"decay": "some"}, "decay is one of .matrices., .all."),
+    ({"keep": "first"}, "keep is one of .best., .last."),
     ({"evaluate_every": 0}, "evaluate_every is positive, or None"),
     ({"weight_decay": -0.1}, "weight_decay is 0 or more"),
 ]
@@ -35,21 +35,21 @@ BAD = [
 @pytest.mark.parametrize(("given", "rule"), BAD, ids=str)
 def test_bad_settings_are_refused(given, rule):
     with pytest.raises(WeftError, match=rule):
-        Settings(**given)
+        TrainingSettings(**given)
 
 
 def test_lists_from_a_file_become_tuples():
-    assert Settings(betas=[0.9, 0.99]).betas == (0.9, 0.99)
+    assert TrainingSettings(betas=[0.9, 0.99]).betas == (0.9, 0.99)
 
 
 def test_evaluations_come_ten_times_by_default():
-    assert Settings(steps=1000).evaluation_interval == 100
-    assert Settings(steps=3).evaluation_interval == 1
-    assert Settings(evaluate_every=7).evaluation_interval == 7
+    assert TrainingSettings(steps=1000).evaluation_interval == 100
+    assert TrainingSettings(steps=3).evaluation_interval == 1
+    assert TrainingSettings(evaluate_every=7).evaluation_interval == 7
 
 
 def test_free_settings_exist():
-    assert set(FREE) <= {field.name for field in dataclasses.fields(Settings)}
+    assert set(FREE) <= {field.name for field in dataclasses.fields(TrainingSettings)}
 
 
 def test_devices():

@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from weft.arena.examples import Examples, Rows
+from weft.arena.data.examples import Examples, TokenRows
 from weft.layers.embedding import Embedding
 from weft.mixers import Frame, Mixer, Traits
 from weft.models import Encoder, Stack
 from weft.objectives import CausalLM, Classify, Head, MaskedLM
-from weft.training import Ordered, Progress, Run, Settings, Shuffled, Stage
+from weft.training import Ordered, Progress, Run, Shuffled, Stage, TrainingSettings
 
 VOCAB, CLASSES, LENGTH = 7, 3, 9
 
@@ -27,7 +27,7 @@ def examples(rows: int = 21, seed: int = 0, length: int = LENGTH) -> Examples:
     sizes = draw.integers(3, length + 1, rows)
     sequences = [draw.integers(0, VOCAB, size).astype(np.uint8) for size in sizes]
     labels = np.array([int(sequence[0]) % CLASSES for sequence in sequences])
-    return Examples(Rows.of(sequences), length, labels=labels)
+    return Examples(TokenRows.of(sequences), length, labels=labels)
 
 
 def trunk(*, length=LENGTH, positions="learned", registers=0, dropout=0.1, **stack) -> Encoder:
@@ -41,10 +41,10 @@ def trunk(*, length=LENGTH, positions="learned", registers=0, dropout=0.1, **sta
     )
 
 
-def settings(**changes) -> Settings:
+def settings(**changes) -> TrainingSettings:
     few = {"steps": 4, "batch": 4, "lr": 1e-2, "schedule": "constant", "device": "cpu"}
     often = {"evaluate_every": 2, "save_every": 2, "log_every": 3}
-    return Settings(**{**few, **often, **changes})
+    return TrainingSettings(**{**few, **often, **changes})
 
 
 def stage(objective=None, *, shape=None, data=None, valid=True, **changes) -> Stage:

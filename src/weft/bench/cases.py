@@ -1,17 +1,17 @@
 """What is measured: a module and its inputs, from a name.
 
     layer     a whole self-attention layer: project, mix, project back
-    core      what a mixer does between its projections
+    core      a mixer without its projections
     pattern   `attend` under a pattern
     rival     a layer of another library
 
-A case is its kind and its text, nothing else, so that a process of its own can build it again.
+A case is its kind and its text, nothing else, so that a separate process can build it again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from weft.bench.rivals import RIVALS
 from weft.bench.setting import Setting
 from weft.errors import Unsupported
-from weft.kernels.attend import attend
-from weft.kernels.dense import dense_attention
+from weft.kernels.attend.api import attend
+from weft.kernels.dense.reference import dense_attention
 from weft.mixers import MIXERS, AttentionMixer, Frame
 from weft.patterns import PATTERNS, Causal, Pattern
 from weft.patterns import pattern as parse_pattern
@@ -40,11 +40,11 @@ class Case:
 
     @property
     def is_core(self) -> bool:
-        """Whether it maps q, k and v, not tokens."""
+        """Whether its inputs are q, k and v instead of tokens."""
         return self.kind in ("core", "pattern")
 
     def build(self, setting: Setting, n: int) -> nn.Module:
-        """The module for sequences of n; it may have a `reference`, the slow truth, as well."""
+        """The module for sequences of n; it may have a `reference`, slow and written out."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(setting.seed)
             if self.kind == "pattern":
@@ -74,7 +74,7 @@ class Case:
 
 
 class Layer(nn.Module):
-    """A mixer as it stands in a model."""
+    """A mixer with its projections."""
 
     def __init__(self, mixer: Any) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Layer(nn.Module):
         return self.mixer(x)
 
     def reference(self, x: Tensor) -> Tensor:
-        """The same, slowly."""
+        """The mixer's reference."""
         return self.mixer.reference(x)
 
 
@@ -96,7 +96,7 @@ class Core(nn.Module):
         super().__init__()
         if not isinstance(mixer, AttentionMixer) or type(mixer).mix is not AttentionMixer.mix:
             raise Unsupported(
-                f"{mixer.config.name} has no core of its own between its projections; "
+                f"{mixer.config.name} has no core that is separate from its projections; "
                 "measure the layer, or a pattern"
             )
         self.mixer, self.exact = mixer, mixer.config.traits.exact
@@ -106,7 +106,7 @@ class Core(nn.Module):
         return self.mixer.attention(q, k, v, None, False)
 
     def reference(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """The same, slowly."""
+        """The mixer's reference."""
         return self.mixer.plain_attention(q, k, v, None, False)
 
 
@@ -121,10 +121,10 @@ class PatternCore(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """(b, h, n, d) three times -> (b, h, n, d)."""
-        return attend(q, k, v, self.pattern)
+        return cast(Tensor, attend(q, k, v, self.pattern))
 
     def reference(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """The equation under the dense mask."""
+        """The equation with a dense mask."""
         seen = mask(self.pattern, q.shape[2], heads=q.shape[1], device=q.device)
         return dense_attention(q, k, v, mask=seen)[0]
 

@@ -1,4 +1,4 @@
-"""`python -m weft.bench.child JOB`: one memory measurement, in a process of its own."""
+"""`python -m weft.bench.child JOB`: one memory measurement, in a separate process."""
 
 from __future__ import annotations
 

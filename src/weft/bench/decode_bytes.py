@@ -1,10 +1,10 @@
-"""How many bytes a step has to read, and how long that takes at least.
+"""How many bytes a step has to read, and the least time that takes.
 
     bytes = weights of every layer once + output layer once + rows · (cache + chosen rows)
     floor = bytes / read bandwidth
 
 Of a sparse feed-forward the controller is read whole, and of its two matrices one row in `block`
-for each batch row, all of them at most. Scales of int8 rows (4 bytes a row) are not counted.
+for each batch row, up to all of them. Scales of int8 rows (4 bytes a row) are not counted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BUFFER = 1 << 29  # bytes: far more than any cache holds
 
 
 def numbers(model: Any, context: int, batch: int = 1) -> dict[str, int]:
-    """Numbers read in a step of `batch` rows that have `context` tokens behind them, by part.
+    """Numbers read in a step of `batch` rows with `context` tokens in the cache, by part.
 
     `layers` are the weights of all sublayers, `feedforward` those of feed-forwards among them.
     """
@@ -41,7 +41,7 @@ def numbers(model: Any, context: int, batch: int = 1) -> dict[str, int]:
 def step_bytes(
     read: dict[str, int], *, weights: str, cache: str, output: str, times: float = 1.0
 ) -> int:
-    """Bytes of a step; layers and cache count `times`, where only some layers are there."""
+    """Bytes of a step; `times` multiplies layers and cache, where only some layers are built."""
     repeated = read["layers"] * SIZES[weights] + read["cache"] * SIZES[cache]
     return round(repeated * times) + read["output"] * SIZES[output]
 
@@ -57,7 +57,7 @@ def _read(sublayer: nn.Module, batch: int) -> int:
 
 
 def reading(size: int) -> Callable[[], object]:
-    """A call that reads so many bytes, by the native library where it runs, else by torch."""
+    """A function that reads `size` bytes, by the native library where it runs, else by torch."""
     buffer = torch.ones(size // 4)
     return _native_reader(buffer) or _torch_reader(buffer)
 
@@ -71,6 +71,6 @@ def _native_reader(buffer: torch.Tensor) -> Callable[[], object] | None:
 
 
 def _torch_reader(buffer: torch.Tensor) -> Callable[[], object]:
-    # A matrix times a vector: the kernel of torch that streams best.
+    # A matrix-vector product: torch's kernel with the highest read bandwidth.
     matrix, vector = buffer.view(-1, 4096), torch.ones(4096)
     return lambda: matrix @ vector

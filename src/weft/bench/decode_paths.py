@@ -1,6 +1,6 @@
 """Ways to decode one token: torch step by step, or one call into the native library.
 
-A path has read `context` tokens. `clock` decodes one more and says where its time went.
+A path has read `context` tokens. `clock` decodes one more and returns its time by part.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAMES = {"s": "attention", "f": "feedforward"}
 
 
 def prompt(vocab: int, tokens: int) -> Tensor:
-    """Ids (1, n) without a pattern."""
+    """Random ids (1, n)."""
     generator = torch.Generator().manual_seed(1)
     return torch.randint(vocab, (1, tokens), generator=generator)
 
@@ -47,7 +47,7 @@ class TorchPath:
 
     @torch.no_grad()
     def clock(self) -> dict[str, float]:
-        """Decode one token; seconds by part. The token is read: the next call follows it."""
+        """Decode one token; seconds by part. The next call continues from it."""
         with _watched(self.model) as spent:
             start = time.perf_counter()
             scores, self.state = self.model.next_scores(self.ids, self.state)
@@ -58,13 +58,13 @@ class TorchPath:
 
 
 def _before(setting: DecodeSetting) -> int:
-    """Tokens to read first. Each turn adds two: half of them before `context`, half behind it."""
+    """Tokens of the prompt. Each turn adds two: half of the turns are below `context`."""
     return max(setting.context - setting.rounds, 1)
 
 
 @contextmanager
 def _watched(model: Any) -> Iterator[dict[str, float]]:
-    """Clocks around embedding, sublayers and output; what they show is added up by part."""
+    """Time embedding, sublayers and output; seconds are added up by part."""
     spent: dict[str, float] = {}
 
     def clocked(name: str, function: Any) -> Any:
@@ -94,7 +94,7 @@ class NativePath:
     """The native library: one call per token."""
 
     def __init__(self, model: Any, setting: DecodeSetting) -> None:
-        from weft.native import available
+        from weft.native import NativeModel, available
         from weft.native import compile as compile_native
 
         reason = available()
@@ -102,9 +102,11 @@ class NativePath:
             raise Unsupported(f"the native library does not run here: {reason}")
         names = ("weights", "cache", "output")
         self.precision = {name: getattr(setting, name) for name in names}
-        self.model = compile_native(
+        native = compile_native(
             model, dtype=setting.weights, cache=setting.cache, output=setting.output
         )
+        assert isinstance(native, NativeModel)  # a torch model only where `available` says why
+        self.model = native
         vocab = model.config.trunk.embedding.vocab
         state = self.model.start(1)
         state.feed(prompt(vocab, _before(setting)).tolist())
@@ -112,7 +114,7 @@ class NativePath:
         self.tokens = prompt(vocab, setting.batch)[0].numpy()
 
     def clock(self) -> dict[str, float]:
-        """Decode one token; seconds by part. The token is read: the next call follows it."""
+        """Decode one token; seconds by part. The next call continues from it."""
         start = time.perf_counter()
         self.tokens = self.state.best(self.tokens)
         total = time.perf_counter() - start

@@ -1,9 +1,9 @@
 """One decoding benchmark: dense and sparse models take turns, a row for each.
 
 There is a session for each way to run the dense model; the sparse ones are in all of them. Within a
-session everything takes turns in one process, and so does the reading of memory that the floor is
-made of. The dense model counts in the session where it is the better one: `counts` marks the rows
-to quote. Dense models of tens of gigabytes are therefore never there twice.
+session everything takes turns in one process, also the measurement of memory bandwidth from which
+the floor is computed. The session where the dense model is faster counts: `counts` marks the rows
+to quote. So dense models of tens of gigabytes are never in memory twice.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from statistics import median, quantiles
-from typing import Any
+from statistics import median
 
 import torch
 
@@ -22,25 +21,25 @@ from weft.bench.decode_paths import PATHS, TOTAL
 from weft.bench.decode_setting import DecodeSetting
 from weft.bench.decode_weights import check_memory, hollow
 from weft.bench.llama import llama_clock
-from weft.bench.timing import attempt, measure
+from weft.bench.timing import attempt, measure, quartiles
 from weft.environment import environment
 from weft.errors import WeftError
+from weft.rows import Row
 
-Row = dict[str, Any]
 MEMORY = "memory"
-ONCE = ("embed", "logits", "pick")  # parts that do not come with every layer
+ONCE = ("embed", "logits", "pick")  # parts outside the layers
 FEEDFORWARD = ("controller", "feedforward")
 
 
 @dataclass
 class Contender:
-    """A model on a path, what it has to read, and the readings of its clock."""
+    """A model on a path, what it has to read, and its timings."""
 
     kind: str  # dense, sparse or a rival
     path: str
     clock: Callable[[], dict[str, float]]
     parameters: int
-    read: dict[str, int] | None = None  # None: it is not known what a rival reads
+    read: dict[str, int] | None = None  # None: unknown, for a rival
     agreement: float | None = None
     precision: dict[str, str] = field(default_factory=dict)
     readings: list[dict[str, float]] = field(default_factory=list)
@@ -51,7 +50,7 @@ class Contender:
         return f"{self.kind} {self.path}"
 
     def turn(self) -> None:
-        """Decode two tokens and time the second: the first wakes the threads of this path."""
+        """Decode two tokens and time the second: the first wakes the threads."""
         self.clock()
         self.readings.append(self.clock())
 
@@ -72,7 +71,7 @@ class DecodeBench:
             if path not in PATHS:
                 raise WeftError(f"a path is one of {', '.join(PATHS)}; got {path!r}")
         if not self.dense or not self.sparse:
-            raise WeftError("dense and sparse are compared: each is timed on one path at least")
+            raise WeftError("dense and sparse are compared: each needs at least one path")
 
     @property
     def steps(self) -> int:
@@ -151,7 +150,7 @@ class DecodeBench:
         if len(readings) < setting.rounds:
             return row
         times = [self._seconds(reading) for reading in readings]
-        low, middle, high = quantiles(times, n=4, method="inclusive") if times[1:] else times * 3
+        low, middle, high = quartiles(times)
         row |= {
             "ms": 1e3 * middle,
             "lower_quartile_ms": 1e3 * low,
@@ -173,7 +172,7 @@ class DecodeBench:
         return row
 
     def _seconds(self, reading: dict[str, float]) -> float:
-        """Of the whole model, or of one feed-forward, from one reading."""
+        """Seconds of the whole model, or of one feed-forward, from one reading."""
         if self.setting.part == "feedforward":
             return self._times * sum(reading.get(part, 0.0) for part in FEEDFORWARD)
         once = sum(reading.get(part, 0.0) for part in ONCE)
@@ -186,12 +185,13 @@ class DecodeBench:
 
     def _bytes(self, one: Contender) -> int:
         read = one.read
+        assert read is not None
         if self.setting.part == "feedforward":
             read = {"layers": read["feedforward"], "cache": 0, "output": 0}
         return step_bytes(read, times=self._times, **one.precision)
 
     def _empty(self, name: str) -> Row:
-        """Everything but the numbers; every row has every key."""
+        """A row without measurements; every row has every key."""
         setting = self.setting
         kind, _, path = name.partition(" ")
         return {
@@ -226,7 +226,7 @@ class DecodeBench:
 
 
 def _marked(rows: list[Row]) -> list[Row]:
-    """How many times faster than the dense model of its session; and the session that counts."""
+    """Set `ratio`, the speed over the dense model of the session, and `counts`."""
     sessions: dict[str, float] = {}
     for session in dict.fromkeys(row["session"] for row in rows):
         own = [row for row in rows if row["session"] == session and row["ms"]]
@@ -238,7 +238,7 @@ def _marked(rows: list[Row]) -> list[Row]:
         sparse = [row["ratio"] for row in own if row["kind"] == "sparse"]
         if sparse:
             sessions[session] = max(sparse)
-    better = min(sessions, key=sessions.get) if sessions else None
+    better = min(sessions, key=sessions.__getitem__) if sessions else None
     for row in rows:
         row["counts"] = row["session"] == better and row["ms"] is not None
     return rows

@@ -1,7 +1,7 @@
 """What `weft bench decode` times: a dense and a sparse model of equal size, or feed-forwards alone.
 
-A whole model is timed with `timed` of its `layers`. What the layers take is multiplied by layers /
-timed, and what comes once, the output layer above all, is added once.
+A whole model is timed with `timed` of its `layers`. The time of the layers is multiplied by
+layers / timed; the time of the rest, mainly the output layer, is added once.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from weft.models import Decoder, LanguageModel, Stack
 from weft.models.presets import PRESETS, preset
 
 PRECISIONS = ("float32", "bfloat16", "int8")
-_AWAY = 1 << 29  # bytes of dense weights that no cache holds
-_FEW = 16  # tokens of a vocabulary whose output layer costs nothing
+_AWAY = 1 << 29  # bytes of dense weights, more than any CPU cache holds
+_FEW = 16  # tokens of a vocabulary whose output layer costs almost nothing
 _NARROW = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeSetting:
-    """Which models, in which precision, with how much behind them."""
+    """Which models, in which precision, with how many tokens in the cache."""
 
     name: str  # of the preset, or of the part
     dense: Any  # configs, with `timed` layers
     sparse: Any
     layers: int  # of the whole model
-    timed: int  # of them are there
+    timed: int  # layers that are built
     part: str = "model"  # or "feedforward"
     weights: str = "float32"
     cache: str = "float32"
@@ -56,7 +56,7 @@ class DecodeSetting:
 
     @property
     def times(self) -> float:
-        """How often what the timed layers take counts."""
+        """The factor on the time of the timed layers."""
         return self.layers / self.timed
 
 
@@ -64,7 +64,9 @@ def preset_setting(
     name: str, *, timed: int | None = None, block: int = 64, head: str = "linear", **settings: Any
 ) -> DecodeSetting:
     """A preset and its dense twin; `head` is the output layer of both, "linear" or "sparse"."""
-    layers = preset(name).trunk.stack.order.count("s")
+    trunk = preset(name).trunk
+    assert isinstance(trunk, Decoder)
+    layers = trunk.stack.order.count("s")
     dense = f"{name}_dense"
     if dense not in PRESETS:
         able = ", ".join(each for each in PRESETS if f"{each}_dense" in PRESETS)
@@ -80,9 +82,9 @@ def preset_setting(
 
 
 def feedforward_setting(dim: int, block: int, **settings: Any) -> DecodeSetting:
-    """Feed-forwards of 4·dim units, so many that no cache holds them; times are of one.
+    """Feed-forwards of 4·dim units, more than any CPU cache holds; times are of one.
 
-    A model has to mix tokens somewhere: one narrow attention stands in front, and is not counted.
+    A model needs a mixer: one narrow attention layer comes first, and is not counted.
     """
     copies = max(1, ceil(_AWAY / (8 * dim * dim * 4)))
 

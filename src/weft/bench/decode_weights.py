@@ -1,53 +1,54 @@
 """Models for timing: full-sized, random, and without memory until they are filled.
 
-A parameter (m, n) is a window over a short random array: W[i, j] = base[i·stride + j]. Its rows
-differ, as those of a random matrix do, and it takes no memory of its own. The native library copies
-it into its own image; `fill` makes it an ordinary matrix for torch. So two forms of a model of tens
-of gigabytes never lie in memory side by side. Speed only: such weights say nothing about quality.
+A parameter (m, n) is a strided view of a short random array: W[i, j] = base[i·stride + j]. Its rows
+differ, as those of a random matrix do, and it takes almost no memory. The native library copies it
+into its own buffer; `fill` makes it an ordinary matrix for torch. So a model of tens of gigabytes
+is never in memory twice. For speed only: such weights say nothing about quality.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from weft.errors import WeftError
 
+Model = TypeVar("Model", bound=nn.Module)
 _MEMORY = Path("/proc/meminfo")
 _STRIDE = 13  # numbers between the beginnings of two rows
 
 
 def hollow(config: Any, seed: int = 0) -> nn.Module:
-    """The model of a config, every matrix a window; activations keep their size through it."""
+    """The model of a config with strided views for matrices; activations keep unit size."""
     with torch.device("meta"):
         model = config.build()
     lost = [name for name, buffer in model.named_buffers() if buffer.is_meta]
     if lost:
-        raise WeftError(f"a model for timing has parameters alone, no buffers; got {lost}")
+        raise WeftError(f"a model for timing has parameters only, no buffers; got {lost}")
     generator = torch.Generator().manual_seed(seed)
     made: dict[Tensor, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             if parameter not in made:
-                window = _window(parameter.shape, generator)
-                made[parameter] = nn.Parameter(window, requires_grad=False)
+                view = _strided(parameter.shape, generator)
+                made[parameter] = nn.Parameter(view, requires_grad=False)
             setattr(module, name, made[parameter])
     return model.eval()
 
 
-def fill(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
-    """Give every parameter memory of its own, in this precision."""
+def fill(model: Model, dtype: torch.dtype = torch.float32) -> Model:
+    """Copy every parameter into its own memory, in this precision."""
     for parameter in model.parameters():
-        # `to` alone would keep the window where the precision is the same.
+        # Without copy=True, `to` returns the view itself where the dtype is the same.
         parameter.data = parameter.data.to(dtype, copy=True).contiguous()
     return model
 
 
 def check_memory(needed: int) -> None:
-    """Refuse what does not fit into the memory that is free, where the system tells."""
+    """Raise where this many bytes do not fit into free memory, if the system reports it."""
     if not _MEMORY.exists():
         return
     lines = dict(line.split(":", 1) for line in _MEMORY.read_text().splitlines())
@@ -59,9 +60,9 @@ def check_memory(needed: int) -> None:
         )
 
 
-def _window(shape: torch.Size, generator: torch.Generator) -> Tensor:
+def _strided(shape: torch.Size, generator: torch.Generator) -> Tensor:
     if len(shape) < 2:
-        # Gains and biases: near 1 and near 0 alike do for a token stream of unit size.
+        # Gains and biases alike: activations keep unit size.
         return 1.0 + 0.1 * torch.randn(shape, generator=generator)
     rows, columns = shape[:-1].numel(), shape[-1]
     base = torch.randn(rows * _STRIDE + columns, generator=generator) * columns**-0.5

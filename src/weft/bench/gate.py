@@ -1,8 +1,8 @@
 """The gate before each number: a case that computes something else is not timed.
 
-The output and the gradient of the inputs are compared with the case's own reference in fp64, on a
-length that the O(n²) reference affords and at which the same kernels run. They may stray from it a
-few times as far as the reference in the measured precision does: rounding, and nothing else.
+The output and the gradients of the inputs are compared with the case's reference in fp64, at a
+length that the O(n²) reference can afford and at which the same kernels run. Their error may be a
+few times that of the reference in the measured precision: rounding, and nothing else.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,26 +21,26 @@ from weft.bench.setting import Setting
 
 LENGTHS = {"cpu": (512, 1024, 2048), "cuda": (512, 1024, 2048, 4096)}
 FACTOR = 4.0
-FP64_TOLERANCE = 1e-10  # where the measured precision is that of the truth
+FP64_TOLERANCE = 1e-10  # where the measured precision is that of the reference
 
 
 @dataclass(frozen=True)
-class Gate:
-    """What was compared and how it came out; `reason` is None where the case may be timed."""
+class GateResult:
+    """What was compared, and the result; `reason` is None where the case may be timed."""
 
     length: int
     kernels: str  # at the measured length
-    same_kernels: bool  # whether the check ran the same
+    same_kernels: bool  # whether the check ran the same kernels
     error: float | None = None  # the worse of output and gradient, as a share of its budget
     reason: str | None = None
 
 
 def check(
-    case: Case, module: nn.Module, setting: Setting, n: int, passed: dict[object, Gate]
-) -> Gate:
+    case: Case, module: nn.Module, setting: Setting, n: int, passed: dict[object, GateResult]
+) -> GateResult:
     """Compare the case with its reference, as far as it has one.
 
-    `passed` remembers: the same kernels at the same length need no second look.
+    `passed` caches results: the same kernels at the same length are compared once.
     """
     inputs = case.inputs(setting, n)
     kernels = signature(planned(module, inputs))
@@ -56,14 +57,14 @@ def check(
     errors = compare(module, _shorten(inputs, at))
     reason = next((_reason(what, *found) for what, found in errors.items() if _over(*found)), None)
     worst = max(error / budget for error, budget in errors.values())
-    gate = Gate(at, kernels, same, worst, reason)
+    gate = GateResult(at, kernels, same, worst, reason)
     if reason is None:
         passed[key] = gate
     return gate
 
 
-def compare(module: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, tuple[float, float]]:
-    """Error and budget of the output and of each input's gradient."""
+def compare(module: Any, inputs: tuple[Tensor, ...]) -> dict[str, tuple[float, float]]:
+    """Error and budget of the output and of each input's gradient; the module has a reference."""
     exact = copy.deepcopy(module).double()
     wanted = torch.randn_like(inputs[0])
     ours = _run(module, inputs, wanted)
@@ -86,7 +87,7 @@ def _run(
 
 
 def _error(out: Tensor, exact: Tensor, typical: bool) -> float:
-    """The largest error, or that of the median token: hashes may rightly send a few elsewhere."""
+    """The largest error, or that of the median token, as hashes may move a few tokens."""
     by_token = (out.double() - exact).abs().amax(-1)
     error = float(by_token.median() if typical else by_token.max())
     return error if out.isfinite().all() else float("inf")
@@ -119,7 +120,7 @@ def _shorten(inputs: tuple[Tensor, ...], n: int) -> tuple[Tensor, ...]:
     return tuple(x.detach()[:1, ..., :n, :] for x in inputs)
 
 
-def _finite(module: nn.Module, inputs: tuple[Tensor, ...], n: int, kernels: str) -> Gate:
+def _finite(module: nn.Module, inputs: tuple[Tensor, ...], n: int, kernels: str) -> GateResult:
     with torch.no_grad():
         fine = bool(module(*inputs).isfinite().all())
-    return Gate(n, kernels, True, None, None if fine else "the output is not finite")
+    return GateResult(n, kernels, True, None, None if fine else "the output is not finite")

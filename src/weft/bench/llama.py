@@ -1,8 +1,8 @@
 """llama.cpp as a rival: a random model of the same shape, written as GGUF, decoded by its library.
 
-Its Llama architecture has gated feed-forwards: three matrices of 8/3·width units, as many
-parameters as two of 4·width. Width, depth, heads and vocabulary are those of the dense model. Needs
-the packages `llama-cpp-python` and `gguf`.
+Its Llama architecture has gated feed-forwards: three matrices of 8/3·width units, with the
+parameter count of two of 4·width. Width, depth, heads and vocabulary are those of the dense model.
+Needs the packages `llama-cpp-python` and `gguf`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from weft.bench.decode_paths import TOTAL
 from weft.bench.decode_setting import DecodeSetting
+from weft.bench.optional import optional
 from weft.errors import WeftError
 
 KINDS = ("f32", "f16", "q8_0", "q4_0")
@@ -47,8 +48,8 @@ def tensors(dim: int, layers: int, vocab: int) -> Iterator[tuple[str, tuple[int,
 
 
 def write_gguf(path: Path, config: Any, kind: str, context: int) -> int:
-    """A random Llama model shaped like a dense decoder; how many parameters it has."""
-    gguf = _package("gguf", "gguf")
+    """Write a random Llama model shaped like a dense decoder; returns its number of parameters."""
+    gguf = optional("gguf", "gguf")
     frame, order = config.trunk.stack.frame, config.trunk.stack.order
     vocab, layers = config.trunk.embedding.vocab, order.count("s")
     writer = gguf.GGUFWriter(str(path), "llama")
@@ -80,7 +81,7 @@ def write_gguf(path: Path, config: Any, kind: str, context: int) -> int:
 
 
 def _add_words(writer: Any, vocab: int, gguf: Any) -> None:
-    """A vocabulary of made-up words: the library loads no model without one."""
+    """Add a vocabulary of made-up words, which the library requires."""
     words = [*_SPECIAL, *(f"w{number}" for number in range(vocab - len(_SPECIAL)))]
     kinds = [gguf.TokenType.CONTROL] * len(_SPECIAL)
     kinds += [gguf.TokenType.NORMAL] * (vocab - len(_SPECIAL))
@@ -93,22 +94,22 @@ def _add_words(writer: Any, vocab: int, gguf: Any) -> None:
 
 
 def llama_clock(setting: DecodeSetting, kind: str) -> tuple[Callable[[], dict[str, float]], int]:
-    """A clock of one token of llama.cpp's model in this precision, and its parameters."""
+    """A function that times one token of llama.cpp's model, and the number of its parameters."""
     if kind not in KINDS:
         raise WeftError(f"a precision of llama.cpp is one of {', '.join(KINDS)}; got {kind!r}")
     if setting.timed < setting.layers or setting.batch > 1 or setting.part != "model":
         raise WeftError(
-            "llama.cpp says nothing of its parts, so it is timed whole: all layers, batch 1"
+            "llama.cpp has no timing of its parts, so it is timed whole: all layers, batch 1"
         )
     import torch
 
-    library = _package("llama_cpp", "llama-cpp-python")
+    library = optional("llama_cpp", "llama-cpp-python")
     room = setting.context + setting.rounds + 8
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "random.gguf"
         parameters = write_gguf(path, setting.dense, kind, room)
         threads = torch.get_num_threads()
-        # Without a mapping of the file, which is gone once the model is loaded.
+        # Not mapped: the file is deleted once the model is loaded.
         model = library.Llama(
             str(path), n_ctx=room, n_threads=threads, use_mmap=False, verbose=False
         )
@@ -120,15 +121,3 @@ def llama_clock(setting: DecodeSetting, kind: str) -> tuple[Callable[[], dict[st
         return {TOTAL: time.perf_counter() - start}
 
     return clock, parameters
-
-
-def _package(name: str, install: str) -> Any:
-    from importlib import import_module
-
-    try:
-        return import_module(name)
-    except ImportError as cause:
-        raise WeftError(
-            f"llama.cpp is timed through {install}, which cannot be imported here ({cause}); "
-            f"pip install {install}"
-        ) from cause

@@ -1,9 +1,9 @@
 """Peak memory of one forward and backward pass, beyond the weights and the input.
 
-On a GPU the allocator knows it. On a CPU each case runs in a process of its own, which reads its
-own peak before and after: the order of cases changes nothing. Linux hands `ru_maxrss` down from
-the parent through fork and exec, so a large parent would hide its child's growth; there the peak
-is read from /proc, which begins anew with each program.
+On a GPU the allocator reports it. On a CPU each case runs in a separate process, which reads its
+peak before and after: the order of cases changes nothing. On Linux a child inherits `ru_maxrss`
+through fork and exec, so a large parent would hide its child's growth; there the peak is read from
+/proc, which is reset for each program.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ SMALL = 16  # tokens of the pass that loads libraries before the first reading
 
 
 def peak_bytes(case: Case, setting: Setting, n: int) -> int:
-    """Bytes above those held before the pass."""
+    """Bytes above those allocated before the pass."""
     if setting.device == "cuda":
         call = forward_backward(case.build(setting, n), case.inputs(setting, n))
         return cuda_peak(call)
-    return _in_a_process(case, setting, n)
+    return _in_subprocess(case, setting, n)
 
 
 def cuda_peak(call: Call) -> int:
-    """The allocator's peak during a call; a call before it leaves compiled kernels behind."""
+    """The allocator's peak during a call; a first call compiles the kernels."""
     call()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -57,7 +57,7 @@ def cpu_peak(case: Case, setting: Setting, n: int) -> int:
     return process_peak() - before
 
 
-def _in_a_process(case: Case, setting: Setting, n: int) -> int:
+def _in_subprocess(case: Case, setting: Setting, n: int) -> int:
     job = {"kind": case.kind, "name": case.name, "length": n, "setting": asdict(setting)}
     source = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
@@ -70,5 +70,5 @@ def _in_a_process(case: Case, setting: Setting, n: int) -> int:
     )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise WeftError(f"the process of its own failed: {last}")
+        raise WeftError(f"the separate process failed: {last}")
     return int(done.stdout.strip().splitlines()[-1])

@@ -1,8 +1,8 @@
-"""Layers of other libraries with the same widths, to take their turns in the same run.
+"""Layers of other libraries with the same widths, timed in turns with weft's.
 
-Each config says what the rival is given; the module projects, attends and projects back, as weft's
+A config holds the rival's settings; the module projects, attends and projects back, as weft's
 layers do. The library is imported when one is built. Masks that a model computes once for all its
-layers are made outside the timed call.
+layers are computed outside the timed call.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.bench.optional import optional
 from weft.bench.setting import Setting
 from weft.errors import Unsupported, WeftError
 from weft.mixers import Frame, LinearTransformer, Longformer
@@ -31,7 +32,6 @@ class TransformersLongformer:
     global_tokens: int = 128  # the first ones
 
     def build(self, setting: Setting, n: int) -> nn.Module:
-        """The module."""
         _refuse_causal(self, setting)
         return LongformerLayer(self, setting)
 
@@ -70,7 +70,7 @@ class LongformerLayer(nn.Module):
         return self.to_out(found[0])
 
     def reference(self, x: Tensor) -> Tensor:
-        """weft's plain Longformer with the same weights: is it the same work?"""
+        """weft's reference Longformer with the same weights."""
         window, first = self.config.window // 2 + 1, self.config.global_tokens
         frame = Frame(dim=x.shape[-1], heads=self.heads)
         mixer = Longformer(window=window, global_first=first).build(frame).to(x)
@@ -97,7 +97,6 @@ class TransformersBigBird:
     random: int = 3
 
     def build(self, setting: Setting, n: int) -> nn.Module:
-        """The module."""
         _refuse_causal(self, setting)
         least = (5 + 2 * self.random) * self.block
         if n <= least or n % self.block:
@@ -151,7 +150,6 @@ class TransformersReformer:
     rounds: int = 4
 
     def build(self, setting: Setting, n: int) -> nn.Module:
-        """The module."""
         if n % self.chunk:
             raise WeftError(f"the library's Reformer takes multiples of {self.chunk}; got {n}")
         return ReformerLayer(self, setting, n)
@@ -186,12 +184,11 @@ class ReformerLayer(nn.Module):
 @RIVALS.register("compiled_linear_attention")
 @dataclass(frozen=True, kw_only=True)
 class CompiledLinearAttention:
-    """Causal linear attention as people write it: einsum over chunks, compiled by torch."""
+    """Causal linear attention as commonly written: einsum over chunks, compiled by torch."""
 
     chunk: int = 128
 
     def build(self, setting: Setting, n: int) -> nn.Module:
-        """The module."""
         if not setting.causal:
             raise Unsupported("the chunked einsum is the causal form; measure it with --causal")
         if n % self.chunk:
@@ -214,7 +211,7 @@ class CompiledLinearLayer(nn.Module):
         return self.compiled(x)
 
     def attend(self, x: Tensor) -> Tensor:
-        """The same as torch runs it uncompiled."""
+        """The same, not compiled."""
         b, n, c = x.shape
         shape = (b, n // self.config.chunk, self.config.chunk, self.heads, -1)
         q, k, v = (part.reshape(shape) for part in self.to_qkv(x).chunk(3, -1))  # (b, u, w, h, d)
@@ -232,7 +229,7 @@ class CompiledLinearLayer(nn.Module):
         return self.to_out(out.reshape(b, n, c))
 
     def reference(self, x: Tensor) -> Tensor:
-        """weft's plain linear attention with the same weights: is it the same work?"""
+        """weft's reference linear attention with the same weights."""
         frame = Frame(dim=x.shape[-1], heads=self.heads, causal=True)
         mixer = LinearTransformer().build(frame).to(x)
         for name, weight, bias in zip(
@@ -245,17 +242,9 @@ class CompiledLinearLayer(nn.Module):
 
 
 def _library(module: str) -> Any:
-    from importlib import import_module
-
-    try:
-        return import_module(f"transformers.models.{module}")
-    except ImportError as cause:
-        raise WeftError(
-            "this rival is a layer of the Transformers library, which is not installed here; "
-            "pip install transformers"
-        ) from cause
+    return optional(f"transformers.models.{module}", "transformers")
 
 
 def _refuse_causal(config: Any, setting: Setting) -> None:
     if setting.causal:
-        raise Unsupported(f"{config.name} cannot be causal: the library has no such form")
+        raise Unsupported(f"{config.name} cannot be causal: the library does not have it")

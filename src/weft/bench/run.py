@@ -1,7 +1,7 @@
 """One benchmark: every case at every length, gated, timed in turns, a row for each number.
 
 A case that cannot be built, is wrong, raises or runs out of memory gets rows with the reason
-instead of numbers; the others are not disturbed.
+instead of numbers; the others go on.
 """
 
 from __future__ import annotations
@@ -9,21 +9,19 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from statistics import quantiles
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from weft.bench.cases import BASELINE, Case
-from weft.bench.gate import Gate, check
+from weft.bench.gate import GateResult, check
 from weft.bench.memory import peak_bytes
 from weft.bench.setting import Setting
-from weft.bench.timing import attempt, forward, forward_backward, measure
+from weft.bench.timing import attempt, forward, forward_backward, measure, quartiles
 from weft.environment import environment
 from weft.errors import WeftError
+from weft.rows import Row
 
-Row = dict[str, Any]
 TIMED = {"forward": forward, "forward+backward": forward_backward}
 MEMORY = "memory"
 
@@ -39,7 +37,7 @@ class Ready:
 
 @dataclass(kw_only=True)
 class Bench:
-    """What is measured, how often, and who is told of the progress."""
+    """What is measured, and how often; `progress` is called before each step."""
 
     cases: Sequence[Case]
     setting: Setting
@@ -47,8 +45,8 @@ class Bench:
     rounds: int = 10
     graph: bool = False  # CUDA: replay captured graphs where a case can be captured
     memory: bool = False
-    progress: Callable[[str], None] = lambda text: None  # called before each step
-    _passed: dict[object, Gate] = field(default_factory=dict, init=False)
+    progress: Callable[[str], None] = lambda text: None
+    _passed: dict[object, GateResult] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         if self.rounds < 1 or not self.lengths or min(self.lengths) < 1:
@@ -57,7 +55,7 @@ class Bench:
                 f"lengths={list(self.lengths)}"
             )
         if self.graph and self.setting.device != "cuda":
-            raise WeftError("graphs are captured on CUDA alone; leave graph out on a CPU")
+            raise WeftError("graphs are captured on CUDA only; leave graph out on a CPU")
 
     @property
     def steps(self) -> int:
@@ -66,7 +64,7 @@ class Bench:
         return each * len(self.lengths)
 
     def run(self) -> Iterator[list[Row]]:
-        """Rows, some at a time, as they are found."""
+        """Rows, as they are measured."""
         where = environment(self.setting.device)
         for n in self.lengths:
             for rows in self._at(n):
@@ -76,7 +74,7 @@ class Bench:
     def _at(self, n: int) -> Iterator[list[Row]]:
         ready, failed, gates = self._prepare(n)
         if self.setting.device == "cuda":
-            # Kernels compiled for the gate's lengths would be taken as dynamic in length.
+            # Otherwise torch would compile for dynamic lengths, having seen those of the gate.
             torch.compiler.reset()
             torch.cuda.empty_cache()
         for name in TIMED:
@@ -85,7 +83,7 @@ class Bench:
         if self.memory:
             yield self._memory(n, failed, gates)
 
-    def _prepare(self, n: int) -> tuple[list[Ready], dict[Case, str], dict[Case, Gate]]:
+    def _prepare(self, n: int) -> tuple[list[Ready], dict[Case, str], dict[Case, GateResult]]:
         ready, failed, gates = [], {}, {}
         for case in self.cases:
             self.progress(f"{n:,} tokens: checking {case.name}")
@@ -99,7 +97,7 @@ class Bench:
                 failed[case] = reason
         return ready, failed, gates
 
-    def _gated(self, case: Case, n: int) -> tuple[Ready, Gate]:
+    def _gated(self, case: Case, n: int) -> tuple[Ready, GateResult]:
         module = case.build(self.setting, n)
         gate = check(case, module, self.setting, n, self._passed)
         return Ready(case, module, case.inputs(self.setting, n)), gate
@@ -110,7 +108,7 @@ class Bench:
         n: int,
         ready: list[Ready],
         failed: dict[Case, str],
-        gates: dict[Case, Gate],
+        gates: dict[Case, GateResult],
     ) -> list[Row]:
         calls = {one.case: TIMED[name](one.module, one.inputs) for one in ready}
         found = measure(
@@ -132,7 +130,7 @@ class Bench:
             rows.append(row)
         return _with_ratios(rows, "median_s")
 
-    def _memory(self, n: int, failed: dict[Case, str], gates: dict[Case, Gate]) -> list[Row]:
+    def _memory(self, n: int, failed: dict[Case, str], gates: dict[Case, GateResult]) -> list[Row]:
         rows = []
         for case in self.cases:
             self.progress(f"{n:,} tokens: memory of {case.name}")
@@ -145,8 +143,8 @@ class Bench:
             rows.append(row)
         return _with_ratios(rows, "peak_bytes")
 
-    def _row(self, case: Case, n: int, name: str, gate: Gate | None) -> Row:
-        """Everything but the number; every row has every key."""
+    def _row(self, case: Case, n: int, name: str, gate: GateResult | None) -> Row:
+        """A row without measurements; every row has every key."""
         return {
             "bench": "attention",
             "case": case.name,
@@ -172,9 +170,7 @@ class Bench:
 
 
 def _spread(seconds: list[float]) -> Row:
-    low, middle, high = (
-        quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else seconds * 3
-    )
+    low, middle, high = quartiles(seconds)
     return {"median_s": middle, "lower_quartile_s": low, "upper_quartile_s": high}
 
 

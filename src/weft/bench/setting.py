@@ -1,4 +1,4 @@
-"""What every case of a benchmark is given alike."""
+"""What all cases of a benchmark share."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ DTYPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """The work: shapes, direction, precision and device."""
+    """Shapes, direction, precision and device."""
 
     device: str = "cpu"
     dtype: str = "float32"
     batch: int = 1
     heads: int = 8
     head_dim: int = 64
-    kv_heads: int | None = None  # heads of keys and values, shared by query heads; None: as many
+    kv_heads: int | None = None  # heads of keys and values, shared by query heads; None: heads
     causal: bool = False
     seed: int = 0
 

@@ -1,10 +1,11 @@
-"""Seconds per call: cases take turns, so that drift and warm caches fall on all of them alike."""
+"""Seconds per call: cases take turns, so that drift and warm caches affect all of them alike."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from statistics import quantiles
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -14,7 +15,7 @@ Call = Callable[[], object]
 Name = TypeVar("Name", bound=Hashable)
 WARM_UPS = {"cpu": 1, "cuda": 3}
 LONGEST_REASON = 300
-PATIENCE = 3.0  # seconds: a call that takes longer even when warm is timed by that one call
+PATIENCE = 3.0  # seconds: a call that takes longer even when warm is timed once
 
 
 def forward(module: nn.Module, inputs: tuple[Tensor, ...]) -> Call:
@@ -57,8 +58,8 @@ def measure(
 ) -> Timings[Name]:
     """Seconds per call, a round of all cases at a time.
 
-    A case that raises leaves the turns; the others go on. So does one that is too slow for turns:
-    it keeps the seconds of its one warm call.
+    A case that raises is dropped; the others go on. A case that is too slow for several rounds is
+    timed by one warm call.
     """
     found: Timings[Name] = Timings()
     ready = dict(calls)
@@ -88,7 +89,7 @@ def measure(
 
 
 def _warm(call: Call, clock: Callable[[Call], float], times: int) -> float:
-    """Seconds of the last of some first calls; a slow case is called twice at most."""
+    """Seconds of the last warm-up call; a slow case is called at most twice."""
     taken = [clock(call)]
     while len(taken) < times or (len(taken) == 1 and taken[0] > PATIENCE):
         taken.append(clock(call))
@@ -98,7 +99,7 @@ def _warm(call: Call, clock: Callable[[Call], float], times: int) -> float:
 
 
 def _capture(ready: dict[Name, Call], found: Timings[Name], device: str) -> None:
-    """Put graphs in the place of the calls that can be captured."""
+    """Replace the calls that can be captured by their graphs."""
     pool = torch.cuda.graph_pool_handle()
     for name, call in list(ready.items()):
         replay, reason = attempt(lambda call=call: captured(call, pool), device)
@@ -109,12 +110,12 @@ def _capture(ready: dict[Name, Call], found: Timings[Name], device: str) -> None
 
 
 def attempt(call: Callable[[], Any], device: str) -> tuple[Any, str | None]:
-    """The result and None, or None and why there is none; what a failure held is given back."""
+    """The result and None, or None and the reason; frees the memory of a failed call."""
     try:
         return call(), None
     except Exception as error:
         reason = why(error)
-    # The error is gone here, and with it the frames that kept tensors alive.
+    # The error is gone here, and with it the frames that held tensors.
     if device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
@@ -139,10 +140,10 @@ def cuda_clock(call: Call) -> float:
     return start.elapsed_time(end) / 1000
 
 
-def captured(call: Call, pool: object) -> Call:
+def captured(call: Call, pool: Any) -> Call:
     """The call as a CUDA graph: replaying it costs no launches from Python.
 
-    Graphs of one pool share their memory: no one reads a result after the replay.
+    Graphs of one pool (`torch.cuda.graph_pool_handle`) share memory: results are unused.
     """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -157,6 +158,14 @@ def captured(call: Call, pool: object) -> Call:
     graph.replay()
     torch.cuda.synchronize()
     return graph.replay
+
+
+def quartiles(seconds: list[float]) -> tuple[float, float, float]:
+    """The lower quartile, the median and the upper quartile."""
+    if len(seconds) == 1:
+        return seconds[0], seconds[0], seconds[0]
+    low, middle, high = quantiles(seconds, n=4, method="inclusive")
+    return low, middle, high
 
 
 def why(error: BaseException) -> str:

@@ -14,8 +14,8 @@ from weft.cli.grid_options import (
     CellMinutes,
     Jobs,
     MemoryLimit,
-    Plugins,
     Retry,
+    end,
     options,
     stop,
 )
@@ -51,24 +51,22 @@ def ablate(
     cell_minutes: CellMinutes = None,
     memory_limit: MemoryLimit = None,
     retry: Retry = False,
-    plugin: Plugins = None,
 ) -> None:
     """Train a base model and modifications of it, a few seeds each, and rank them.
 
     The seeds of a modification share a process; one that fails becomes a line of the result. Stop
     with Ctrl-C at any time; `weft ablate --out FOLDER` goes on.
     """
-    from weft.arena.ablate import ablate as run
-    from weft.arena.ablate_rows import write_table
-    from weft.arena.ablate_speed import measure_speed
-    from weft.arena.grid import plugged
+    from weft.arena.ablation.ablate import ablate as run
+    from weft.arena.ablation.rows import write_table
+    from weft.arena.ablation.speed import measure_speed
     from weft.cli.live import Live
     from weft.cli.screen import console
+    from weft.plugins import named
 
-    plugged(plugin or [])
     changes = _changes(task, steps, device, change or [])
     given = {"seeds": tuple(range(seeds)), "final_steps": final_steps}
-    wanted = _wanted(out, recipe, changes, {**given, "plugins": tuple(plugin or ())}, only)
+    wanted = _wanted(out, recipe, changes, {**given, "plugins": named()}, only)
     chosen = options(jobs, cell_minutes, memory_limit, retry)
     with Live(console(error=True)) as live:
         found = run(wanted, out, chosen, live, command=shlex.join(["weft", *sys.argv[1:]]))
@@ -77,13 +75,14 @@ def ablate(
     _show(out, write_table(wanted, out), console())
     if not found.finished:
         stop("ablate", out, found.missing)
+    end("ablate", out, found.rows)
 
 
 def _wanted(
     out: Path, recipe: str | None, changes: list[str], given: dict[str, Any], only: str | None
 ) -> Any:
     """The ablation that the options describe, or the one of the folder if they describe none."""
-    from weft.arena.ablate import read_ablation, resumed
+    from weft.arena.ablation.ablate import read_ablation, resumed
 
     if recipe is None:
         if not (out / "ablation.json").exists():
@@ -109,7 +108,7 @@ def _show(out: Path, rows: list[dict[str, Any]], screen: Any) -> None:
     """The table, and where the report is."""
     from weft.cli.screen import rich_table
     from weft.report import write_report
-    from weft.report.ablation import ablation_table
+    from weft.report.page.ablation import ablation_table
 
     if any(row["early_loss"] is not None for row in rows):
         screen.print(rich_table(ablation_table(rows)))

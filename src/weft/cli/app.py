@@ -7,10 +7,9 @@ status 2, a broken rule of weft (`WeftError`) with its message and status 1.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from weft.cli import (
     ablate,
@@ -18,30 +17,20 @@ from weft.cli import (
     compare,
     generate,
     mixers,
+    new,
     pattern,
+    plan,
     quantise,
     report,
     tasks,
     train,
 )
 from weft.cli import eval as evaluation
-from weft.errors import WeftError
+from weft.cli.use import predict
+from weft.cli.verbs import App, Plugins, Verbs
+from weft.plugins import load_plugins
 
-
-class Verbs(TyperGroup):
-    """Shows a caller's mistake as one message instead of a traceback."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the verb."""
-        try:
-            return super().invoke(ctx)
-        except WeftError as error:
-            typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
-            typer.echo(str(error), err=True)
-            raise typer.Exit(1) from None
-
-
-app = typer.Typer(
+app = App(
     cls=Verbs,
     name="weft",
     help="Transformers for long sequences: look at mechanisms, compare them, train and run them.",
@@ -62,20 +51,25 @@ def _every_verb(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
+    plugin: Plugins = None,
 ) -> None:
-    pass
+    load_plugins(plugin or [])
 
 
 app.command("compare")(compare.compare)
 app.command("ablate")(ablate.ablate)
 app.command("train")(train.train)
 app.command("eval")(evaluation.evaluate)
+app.command("predict")(predict.predict)
+app.command("show")(predict.show)
 app.command("generate")(generate.generate)
 app.command("quantise")(quantise.quantise)
 app.command("mixers")(mixers.mixers)
 app.command("pattern")(pattern.pattern)
+app.command("plan")(plan.plan)
 app.command("tasks")(tasks.tasks)
 app.command("report")(report.report)
+app.command("new")(new.new)
 app.add_typer(bench.app, name="bench")
 
 

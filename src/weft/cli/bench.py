@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli.bench_decode import decode
+from weft.cli.verbs import App
 
-app = typer.Typer(no_args_is_help=True, help="Measure speed and memory on this machine.")
+app = App(no_args_is_help=True, help="Measure speed and memory on this machine.")
 
 
 class Device(StrEnum):
@@ -22,7 +23,7 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
-class Precision(StrEnum):
+class DType(StrEnum):
     """In what precision."""
 
     float32 = "float32"
@@ -42,7 +43,7 @@ def attention(
         Device | None, typer.Option(help="Default: cuda where there is one, else cpu.")
     ] = None,
     dtype: Annotated[
-        Precision | None, typer.Option(help="Default: bfloat16 on cuda, float32 on cpu.")
+        DType | None, typer.Option(help="Default: bfloat16 on cuda, float32 on cpu.")
     ] = None,
     lengths: Annotated[str, typer.Option(help="Tokens, separated by commas.")] = "1024,4096",
     mixers: Annotated[
@@ -85,10 +86,10 @@ def attention(
     from weft.report import append, bench_table, to_rich
 
     wanted = whole_numbers(lengths, "lengths")
-    device, dtype = _defaults(device, dtype)
+    chosen_device, chosen_dtype = _defaults(device, dtype)
     setting = Setting(
-        device=device,
-        dtype=dtype,
+        device=chosen_device,
+        dtype=chosen_dtype,
         batch=batch,
         heads=heads,
         head_dim=head_dim,
@@ -129,7 +130,7 @@ def whole_numbers(text: str, option: str) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def _defaults(device: Device | None, dtype: Precision | None) -> tuple[str, str]:
+def _defaults(device: Device | None, dtype: DType | None) -> tuple[str, str]:
     import torch
 
     chosen = device.value if device else "cuda" if torch.cuda.is_available() else "cpu"

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import typer
 
 
-class Part(StrEnum):
+class TimedPart(StrEnum):
     """What is timed."""
 
     model = "model"
     feedforward = "feedforward"
 
 
-class Stored(StrEnum):
+class StoredAs(StrEnum):
     """How numbers are stored."""
 
     float32 = "float32"
@@ -24,7 +24,7 @@ class Stored(StrEnum):
     int8 = "int8"
 
 
-class Head(StrEnum):
+class OutputLayer(StrEnum):
     """The output layer."""
 
     linear = "linear"
@@ -35,16 +35,20 @@ def decode(
     preset: Annotated[
         str, typer.Option(help="The sparse model; its dense twin is timed with it.")
     ] = "terraformer_0_8b",
-    part: Annotated[Part, typer.Option(help="The whole model, or its feed-forward.")] = Part.model,
+    part: Annotated[
+        TimedPart, typer.Option(help="The whole model, or its feed-forward.")
+    ] = TimedPart.model,
     layers: Annotated[
-        int | None, typer.Option(min=1, help="Time so many layers and multiply; default: all.")
+        int | None, typer.Option(min=1, help="Time N layers and multiply; default: all.")
     ] = None,
     dim: Annotated[int, typer.Option(min=32, help="Width, with --part feedforward.")] = 2048,
     block: Annotated[int, typer.Option(min=1, help="Units of which one is computed.")] = 64,
-    weights: Annotated[Stored, typer.Option()] = Stored.float32,
-    cache: Annotated[Stored, typer.Option(help="Keys and values, native.")] = Stored.float32,
-    output: Annotated[Stored, typer.Option(help="Output layer, native.")] = Stored.float32,
-    head: Annotated[Head, typer.Option(help="Output layer of both models.")] = Head.linear,
+    weights: Annotated[StoredAs, typer.Option()] = StoredAs.float32,
+    cache: Annotated[StoredAs, typer.Option(help="Keys and values, native.")] = StoredAs.float32,
+    output: Annotated[StoredAs, typer.Option(help="Output layer, native.")] = StoredAs.float32,
+    head: Annotated[
+        OutputLayer, typer.Option(help="Output layer of both models.")
+    ] = OutputLayer.linear,
     context: Annotated[int, typer.Option(min=1, help="Tokens in the cache.")] = 512,
     batches: Annotated[str, typer.Option(help="Rows decoded together, by commas.")] = "1",
     dense: Annotated[
@@ -67,7 +71,7 @@ def decode(
     from weft.cli.bench import progress, whole_numbers
     from weft.cli.screen import console
     from weft.report import append, to_rich
-    from weft.report.decode_tables import decode_parts_table, decode_table
+    from weft.report.tables.decode import decode_parts_table, decode_table
 
     _use_threads(threads)
     common = {
@@ -100,21 +104,21 @@ def decode(
 
 
 def _setting(
-    part: Part,
+    part: TimedPart,
     preset: str,
     layers: int | None,
     dim: int,
     block: int,
-    head: Head,
+    head: OutputLayer,
     common: dict[str, Any],
 ) -> Any:
     from weft.bench.decode_setting import feedforward_setting, preset_setting
     from weft.errors import WeftError
 
-    if part is Part.model:
+    if part is TimedPart.model:
         return preset_setting(preset, timed=layers, block=block, head=head.value, **common)
     if layers is not None:
-        raise WeftError("--layers belongs to whole models; a feed-forward is timed by itself")
+        raise WeftError("--layers belongs to whole models; a feed-forward is timed alone")
     return feedforward_setting(dim, block, **common)
 
 

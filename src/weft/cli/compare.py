@@ -15,8 +15,8 @@ from weft.cli.grid_options import (
     Fast,
     Jobs,
     MemoryLimit,
-    Plugins,
     Retry,
+    end,
     options,
     stop,
 )
@@ -41,6 +41,15 @@ def compare(
     label: Annotated[str, typer.Option(help="Its column of classes.")] = "label",
     second: Annotated[
         str | None, typer.Option(help="Its column of second texts, to match pairs.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Its column of groups (book, author): each in one split.")
+    ] = None,
+    global_text: Annotated[
+        str | None, typer.Option(help="Its column of texts, e.g. questions, put in front: global.")
+    ] = None,
+    global_after: Annotated[
+        str | None, typer.Option(help="A string, e.g. '. ', whose last characters are global.")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Trainings of each mechanism.")] = 1,
     lengths: Annotated[
@@ -70,24 +79,23 @@ def compare(
     cell_minutes: CellMinutes = None,
     memory_limit: MemoryLimit = None,
     retry: Retry = False,
-    plugin: Plugins = None,
 ) -> None:
-    """Train mechanisms on a task under one budget; quality, speed and memory side by side.
+    """Train mechanisms on a task under one budget; compare quality, speed and memory.
 
     Each training runs in its own process, so one that fails becomes a line of the result. Stop
     with Ctrl-C at any time; `weft compare --out FOLDER` goes on.
     """
-    from weft.arena.compare import compare as run
-    from weft.arena.grid import plugged
+    from weft.arena.grid.compare import compare as run
     from weft.cli.live import Live
     from weft.cli.screen import console
+    from weft.plugins import named
 
-    plugged(plugin or [])
     wanted = {
         "task": task, "mixers": mixers, "recipe": recipe, "data": data, "text": text,
         "label": label, "second": second, "seeds": seeds, "lengths": lengths, "steps": steps,
         "minutes": minutes, "device": device, "changes": change or [], "target": target,
-        "span_samples": span_samples, "unfused": unfused, "plugins": plugin or [], "fast": fast,
+        "span_samples": span_samples, "unfused": unfused, "plugins": named(), "fast": fast,
+        "global_text": global_text, "global_after": global_after, "group": group,
     }  # fmt: skip
     grid = _grid(out, wanted)
     chosen = options(jobs, cell_minutes, memory_limit, retry)
@@ -98,11 +106,12 @@ def compare(
         _show(out, console())
     if not found.finished:
         stop("compare", out, found.missing)
+    end("compare", out, found.rows)
 
 
 def _grid(out: Path, wanted: dict[str, Any]) -> Any:
     """The grid that the options describe, or the one of the folder if they describe none."""
-    from weft.arena.grid import Grid, numbers, read_grid
+    from weft.arena.grid.grid import Grid, numbers, read_grid
 
     if not any(wanted[key] for key in ("task", "mixers", "recipe", "data")):
         if not (out / "grid.json").exists():
@@ -123,15 +132,15 @@ def _grid(out: Path, wanted: dict[str, Any]) -> Any:
 
 
 def _contenders(wanted: dict[str, Any]) -> Any:
-    from weft.arena.grid import contenders, with_dense
-    from weft.arena.settings import read_settings, recipe, with_changes
+    from weft.arena.experiment.settings import read_settings
+    from weft.arena.experiment.short import short_recipe
+    from weft.arena.grid.grid import contenders, with_dense
 
     changes = [*_changes(wanted), *wanted["changes"]]
     if wanted["recipe"]:
         found = read_settings(wanted["recipe"], changes)
     else:
-        usual = {"training": {"warmup": (wanted["steps"] or 1000) // 10}}
-        found = recipe(with_changes(usual, changes))
+        found = short_recipe(changes, wanted["steps"])
     chosen = found.mixers
     if wanted["mixers"]:
         chosen = contenders(found, wanted["mixers"])
@@ -140,33 +149,30 @@ def _contenders(wanted: dict[str, Any]) -> Any:
     chosen = with_dense(chosen, found.experiment, unfused=wanted["unfused"])
     if not wanted["fast"]:
         return chosen
-    from weft.arena.fast import hastened
+    from weft.arena.experiment.fast import for_speed
 
-    return {label: hastened(one) for label, one in chosen.items()}
+    return {label: for_speed(one) for label, one in chosen.items()}
 
 
 def _changes(wanted: dict[str, Any]) -> list[str]:
     """The options as changes of settings."""
+    from weft.arena.experiment.short import budget
+
     found = []
     if wanted["data"]:
-        from weft.arena.tasks.table import table_from_options
-        from weft.arena.tasks.table_describe import describe
+        from weft.arena.tasks.table.describe import describe
+        from weft.arena.tasks.table.task import table_from_options
+        from weft.printable import printable
 
         files = wanted["data"]
-        columns = {key: wanted[key] for key in ("text", "label", "second")}
+        names = ("text", "label", "second", "group", "global_text", "global_after")
+        columns = {key: wanted[key] for key in names}
         table = table_from_options(files[0] if len(files) == 1 else files, **columns)
-        typer.echo(describe(table))
+        typer.echo(printable(describe(table)))
         found.append(f"task={table}")
     elif wanted["task"]:
         found.append(f"task={wanted['task']}")
-    if wanted["steps"]:
-        found.append(f"training.steps={wanted['steps']}")
-    if wanted["minutes"]:
-        found.append(f"training.minutes={wanted['minutes']}")
-        if not wanted["steps"] and not wanted["recipe"]:
-            # Time ends the training, so no schedule can be laid over a number of steps.
-            found += ["training.steps=100_000_000", "training.schedule=constant"]
-            found += ["training.evaluate_every=100"]
+    found += budget(wanted["steps"], wanted["minutes"], scheduled=bool(wanted["recipe"]))
     if wanted["device"]:
         found.append(f"training.device={wanted['device'].value}")
     return found
@@ -176,9 +182,9 @@ def _show(out: Path, screen: Any) -> None:
     """The tables, and where the report is."""
     from weft.cli.screen import rich_table
     from weft.report import write_report
-    from weft.report.arena_tables import cost_table, failure_table, score_table
-    from weft.report.run_folder import read_run
-    from weft.report.summary import compare as summarised
+    from weft.report.read.run_folder import read_run
+    from weft.report.read.summary import compare as summarised
+    from weft.report.tables.comparison import cost_table, failure_table, score_table
 
     run = read_run(out)
     found = summarised(run)

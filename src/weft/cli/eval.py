@@ -33,28 +33,20 @@ def evaluate(
         typer.Option("--exit", help='Let rows leave early: "patience(6)", "conformal(0.05)".'),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="The score as a JSON object.")] = False,
-    plugin: Annotated[
-        list[str] | None, typer.Option(help="A module that registers mixers or tasks of yours.")
-    ] = None,
 ) -> None:
     """Score a run's model, beside rules that read next to nothing."""
-    from weft.arena.grid import plugged
-    from weft.arena.runs import baselines_of, objective_of, split_of
-    from weft.arena.settings import read_experiment
-    from weft.arena.tasks import TASKS
+    from weft.arena.experiment.runs import baselines_of, objective_of, split_of
+    from weft.arena.experiment.settings import read_experiment
     from weft.models import load
     from weft.training import score
-    from weft.training.record import Record
     from weft.training.settings import device_named
 
-    plugged(plugin or [])
     experiment = read_experiment(run)
-    task = TASKS.parse(experiment.task)
-    outcome = Record(run).outcome()
-    folder = run / ("best" if outcome is None else outcome.model)
-    model = load(folder, device_named(device.value if device else "auto"))
+    if not (run / "done.json").is_file():
+        typer.echo("this training is not finished: its best model so far is scored", err=True)
+    model = load(run, device_named(device.value if device else "auto"))
     if exit_ is not None:
-        from weft.arena.exits import exit_score
+        from weft.arena.analysis.exits import exit_score
 
         if split is Split.valid:
             raise WeftError("a rule of early exit is fitted on valid, so score it on test or train")
@@ -65,9 +57,10 @@ def evaluate(
     found = score(
         model,
         split_of(experiment, split.value),
-        objective_of(task, experiment.objective),
+        objective_of(experiment),
         precision=experiment.training.precision,
     )
+    assert found is not None  # only `stop` interrupts
     if json:
         from json import dumps
 

@@ -13,7 +13,7 @@ import typer
 from weft.cli.bench import Device
 
 if TYPE_CHECKING:
-    from weft.generate import Piece, Text
+    from weft.generate import Piece, TextCodec
 
 
 def generate(
@@ -55,15 +55,10 @@ def generate(
         Device | None, typer.Option(help="Default: cuda where there is one, else cpu.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="A JSON object per row.")] = False,
-    plugin: Annotated[
-        list[str] | None, typer.Option(help="A module that registers mixers or tasks of yours.")
-    ] = None,
 ) -> None:
     """Continue prompts; text appears as it is written. Several prompts run in one batch."""
-    from weft.arena.grid import plugged
     from weft.generate import ByteText, Sampling, TokenizerText
 
-    plugged(plugin or [])
     prompts = _prompts(prompt or [], batch_file)
     sampling = Sampling(
         temperature=temperature,
@@ -111,14 +106,14 @@ def _prompts(given: list[str], batch_file: Path | None) -> list[str]:
     return found
 
 
-def _model(run: Path, text: Text, *, native: bool, device: Device | None) -> Any:
+def _model(run: Path, text: TextCodec, *, native: bool, device: Device | None) -> Any:
     """The model of a run or a folder, ready to stream."""
     from weft.errors import WeftError
 
     if (run / "model.weft").is_file():
         from weft.native import load as load_native
 
-        model = load_native(run)
+        model: Any = load_native(run)
         vocab = model.vocab if hasattr(model, "vocab") else model.config.trunk.embedding.vocab
     else:
         model = _torch_model(run, native=native, device=device)
@@ -141,7 +136,7 @@ def _torch_model(run: Path, *, native: bool, device: Device | None) -> Any:
     from weft.training.settings import device_named
 
     where = device_named("cpu" if native else device.value if device else "auto")
-    model = load(model_folder(run), where)
+    model = load(run, where)
     trunk = model.config.trunk if isinstance(model.config, LanguageModel) else None
     if trunk is None or isinstance(trunk, Encoder):
         kind = type(model.config).__name__
@@ -157,26 +152,7 @@ def _torch_model(run: Path, *, native: bool, device: Device | None) -> Any:
     return model
 
 
-def model_folder(run: Path) -> Path:
-    """Where the model of a run lies."""
-    from weft.errors import WeftError
-    from weft.training.record import Record
-
-    if (run / "config.json").is_file():
-        return run
-    if not run.is_dir():
-        raise WeftError(f"there is no folder {str(run)!r}; give a run or a saved model")
-    outcome = Record(run).outcome()
-    folder = run / ("best" if outcome is None else outcome.model)
-    if not folder.is_dir():
-        raise WeftError(
-            f"{run} is neither a saved model (config.json, model.safetensors) nor a run that has "
-            "saved one yet (best/)"
-        )
-    return folder
-
-
-def _ids(prompts: list[str], text: Text) -> list[Any]:
+def _ids(prompts: list[str], text: TextCodec) -> list[Any]:
     import torch
 
     return [torch.tensor(text.encode(prompt), dtype=torch.long) for prompt in prompts]

@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from weft.arena.compare import Options
+    from collections.abc import Sequence
+
+    from weft.arena.grid.compare import GridOptions
+    from weft.rows import Row
 
 STOPPED = 130  # the exit status of a grid that was asked to stop
+INCOMPLETE = 3  # of a grid that ended, some of its trainings without a result
 
 Fast = Annotated[
     bool,
@@ -25,23 +29,46 @@ MemoryLimit = Annotated[
     float | None, typer.Option(min=0.0, help="Gigabytes that a training may grow by.")
 ]
 Retry = Annotated[bool, typer.Option("--retry", help="Run trainings that failed once more.")]
-Plugins = Annotated[
-    list[str] | None, typer.Option(help="A module that registers mixers or tasks of yours.")
-]
 
 
 def options(
     jobs: int, cell_minutes: float | None, memory_limit: float | None, retry: bool
-) -> Options:
+) -> GridOptions:
     """How the grid is run; memory in gigabytes."""
-    from weft.arena.compare import Options
+    from weft.arena.grid.compare import GridOptions
 
     limit = None if memory_limit is None else int(memory_limit * 2**30)
-    return Options(jobs=jobs, cell_minutes=cell_minutes, memory_limit=limit, retry=retry)
+    return GridOptions(jobs=jobs, cell_minutes=cell_minutes, memory_limit=limit, retry=retry)
 
 
 def stop(verb: str, out: Path, missing: int) -> NoReturn:
     """End a verb whose grid was stopped, saying how to go on."""
-    again = f"weft {verb} --out {shlex.quote(str(out))}"
+    again = _again(verb, out)
     typer.echo(f"stopped with {missing} trainings to go; to go on: {again}", err=True)
     raise typer.Exit(STOPPED)
+
+
+def end(verb: str, out: Path, rows: Sequence[Row]) -> None:
+    """Say which trainings have no result, and let the exit status say that there are some.
+
+    A mechanism that refuses the work ("unsupported") is a result.
+    """
+    from weft.arena.grid.compare import RETRIED
+
+    lost = [row for row in rows if row["status"] in RETRIED]
+    if lost:
+        labels = list(dict.fromkeys(f"{row['label']} ({row['status']})" for row in lost))
+        more = f" and {len(labels) - 8} more" if len(labels) > 8 else ""
+        typer.echo(
+            f"{len(lost)} of {len(rows)} trainings have no result: {', '.join(labels[:8])}{more}; "
+            f"to run them again: {_again(verb, out)} --retry",
+            err=True,
+        )
+        raise typer.Exit(INCOMPLETE)
+
+
+def _again(verb: str, out: Path) -> str:
+    from weft.plugins import named
+
+    options = "".join(f" --plugin {module}" for module in named())
+    return f"weft {verb} --out {shlex.quote(str(out))}{options}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.arena.compare import Listener
-from weft.arena.grid import Cell
+from weft.arena.grid.compare import Listener
+from weft.arena.grid.grid import Cell
+from weft.printable import printable
 from weft.rows import Row
 from weft.training.progress import Progress
 from weft.training.run import Outcome, Run
@@ -66,7 +67,8 @@ class Live(Listener):
             self.bars.remove_task(self.cells.pop(cell.key))
         self.shares.pop(cell.key, None)
         self.done += 1
-        self.screen.print(f"{name_of(cell)}: {_ended(row)}", markup=False, soft_wrap=True)
+        ended = printable(f"{name_of(cell)}: {_ended(row)}")
+        self.screen.print(ended, markup=False, soft_wrap=True)
         self._whole()
 
     def _whole(self) -> None:
@@ -102,7 +104,7 @@ class Watch(Progress):
             self.screen.print(text, markup=False, soft_wrap=True)
 
     def note(self, text: str) -> None:
-        self.screen.print(text, markup=False, soft_wrap=True)
+        self.screen.print(printable(text), markup=False, soft_wrap=True)
 
     def end(self, outcome: Outcome) -> None:
         self.bars.stop()
@@ -116,7 +118,7 @@ def name_of(cell: Cell) -> str:
 def _share(cell: Cell, latest: Row) -> float:
     """How much of a cell is done: by steps or by minutes, whichever is further."""
     training = cell.experiment.training
-    phases = cell.experiment.phases
+    phases = cell.experiment.phase
     steps = sum(phase.steps or training.steps for phase in phases) if phases else training.steps
     shares = [latest.get("step", 0) / steps]
     if training.minutes:

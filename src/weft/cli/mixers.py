@@ -32,14 +32,14 @@ def every_mixer() -> list[dict[str, Any]]:
     """Each mixer's name, default settings and traits, as plain values."""
     from dataclasses import asdict
 
+    from weft.config import write
     from weft.mixers import MIXERS
-    from weft.registry import to_dict
 
     found = []
     for name in MIXERS:
         config = MIXERS[name]()
-        settings = to_dict(config)
-        del settings["name"]
+        settings = write(config)
+        settings.pop("name", None)
         traits = asdict(config.traits)
         traits["streams"] = config.traits.state is not None
         found.append({"name": name, **traits, "settings": settings})

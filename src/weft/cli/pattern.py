@@ -20,7 +20,7 @@ def pattern(
     heads: Annotated[int | None, typer.Option(min=1, help="Heads of the layer.")] = None,
     head_dim: Annotated[int, typer.Option(min=1, help="Width of a head.")] = 64,
     layers: Annotated[
-        int | None, typer.Option(min=1, help="Show how far influence reaches after so many.")
+        int | None, typer.Option(min=1, help="Show how far influence reaches after N layers.")
     ] = None,
     png: Annotated[Path | None, typer.Option(help="Write the picture here, as PNG.")] = None,
     svg: Annotated[Path | None, typer.Option(help="Write the picture here, as SVG.")] = None,
@@ -141,7 +141,7 @@ def _kernels(
     """The kernel and the parts for each group of heads."""
     import torch
 
-    from weft.kernels.plan import Request, plan
+    from weft.kernels.attend.planner import Request, choose
 
     facts = []
     for shown, own in groups:
@@ -159,7 +159,7 @@ def _kernels(
             dropout=0.0,
             lse=False,
         )
-        chosen = plan(request)
+        chosen = choose(request)
         which = "" if len(own) == heads else f" (heads {own[0]}–{own[-1]})"
         facts.append((name, f"{chosen.kernel}{which}: {chosen.reason}"))
         if chosen.lowered is not None:
@@ -172,7 +172,7 @@ def lowering(lowered: Any, n: int, block: int) -> list[str]:
     """How the pattern is computed, a line for each part."""
     found = [f"{_order(part, n)}; {_blocks(part, block)}: {part.pattern}" for part in lowered.parts]
     if lowered.apart is not None:
-        found.append(f"{lowered.apart.rows.count} rows apart, over all keys")
+        found.append(f"{lowered.apart.rows.count} rows in a separate pass, over all keys")
     return found
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.generate import model_folder
+if TYPE_CHECKING:
+    from torch import nn
+
+    from weft.native import WeightPrecision
 
 
 class Dtype(StrEnum):
@@ -45,10 +48,10 @@ def quantise(
 ) -> None:
     """Round a model's weights, write it for native decoding, and say what that costs."""
     from weft.models import load
-    from weft.native import Precision, export
+    from weft.native import WeightPrecision, export
 
-    model = load(model_folder(run))
-    precision = Precision(
+    model = load(run)
+    precision = WeightPrecision(
         weights=weights.value,
         cache=cache.value,
         output=output.value if output else None,
@@ -82,8 +85,8 @@ def _parts(given: list[str]) -> dict[str, str]:
 
 
 def _measure(
-    model: object,
-    precision: object,
+    model: nn.Module,
+    precision: WeightPrecision,
     text: Path,
     tokens: int,
     window: int,

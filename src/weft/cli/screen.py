@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-PIPE_WIDTH = 160  # columns where the output is no terminal, so that tables are not squeezed
+PIPE_WIDTH = 160  # columns where the output is not a terminal, so that tables are not squeezed
 _PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
@@ -40,6 +40,8 @@ def rich_table(grid: Any) -> Any:
     from rich.table import Table
     from rich.text import Text
 
+    from weft.printable import printable
+
     styles = {"best": "bold", "second": "underline", "faint": "dim"}
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", caption=grid.caption or None)
     for place, name in enumerate(grid.header):
@@ -48,6 +50,8 @@ def rich_table(grid: Any) -> Any:
     for at, row in enumerate(grid.rows):
         if at in grid.sections:
             table.add_section()
-            table.add_row(Text(grid.sections[at], style="italic"))
-        table.add_row(*(Text(cell.text, style=styles.get(cell.mark, "")) for cell in row))
+            table.add_row(Text(printable(grid.sections[at]), style="italic"))
+        table.add_row(
+            *(Text(printable(cell.text), style=styles.get(cell.mark, "")) for cell in row)
+        )
     return table

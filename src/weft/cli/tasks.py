@@ -45,10 +45,6 @@ def facts(spec: str) -> dict[str, Any]:
     from weft.arena.tasks import SPLITS, TASKS
 
     task = TASKS.parse(spec)
-    if not hasattr(task, "load"):
-        from weft.errors import WeftError
-
-        raise WeftError(f"a task reads like `listops(length=256)`; got {spec!r}")
     splits = {split: task.load(split) for split in SPLITS}
     return {
         **_summary(task),
@@ -62,10 +58,10 @@ def facts(spec: str) -> dict[str, Any]:
 
 
 def _summary(task: Any) -> dict[str, Any]:
+    from weft.config import write
     from weft.errors import WeftError
-    from weft.registry import to_dict
 
-    settings = to_dict(task)
+    settings = write(task)
     found: dict[str, Any] = {"name": settings.pop("name"), "missing": None}
     found["what"] = (type(task).__doc__ or "").strip().splitlines()[0]
     for name in ("kind", "length", "vocab", "classes", "metric", "source"):

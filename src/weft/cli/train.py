@@ -1,10 +1,10 @@
-"""`weft train`: train a model from one file of settings."""
+"""`weft train`: train a model from one file of settings, or on a table without one."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,63 +16,126 @@ STOPPED = 130  # the exit status of a training that was asked to stop
 
 def train(
     settings: Annotated[
-        str, typer.Argument(metavar="SETTINGS", help="A TOML file, or the name of a recipe.")
-    ],
+        str | None, typer.Argument(metavar="SETTINGS", help="A TOML file, or the name of a recipe.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run; default: runs/ and the file's name.")
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(help="Instead of settings, your own table: CSV, JSON lines or Parquet."),
+    ] = None,
+    text: Annotated[str, typer.Option(help="Its column of texts.")] = "text",
+    label: Annotated[str, typer.Option(help="Its column of classes.")] = "label",
+    second: Annotated[
+        str | None, typer.Option(help="Its column of second texts, to match pairs.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Its column of groups (book, author): each in one split.")
+    ] = None,
+    number: Annotated[
+        bool, typer.Option("--number", help="The label is a number to predict, not a class.")
+    ] = False,
+    steps: Annotated[int | None, typer.Option(min=1, help="Updates.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.0, help="Time of the training; whichever ends first.")
     ] = None,
     change: Annotated[
         list[str] | None, typer.Option("--set", help="A setting: training.steps=100.")
     ] = None,
     mixer: Annotated[
-        str | None, typer.Option(help="Another mechanism, or one of the recipe's [mixers].")
+        str | None, typer.Option(help="Another mechanism, or one of the recipe's own (mixers).")
     ] = None,
     device: Annotated[
         Device | None, typer.Option(help="Default: cuda where there is one, else cpu.")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0)] = None,
     fast: Fast = False,
-    plugin: Annotated[
-        list[str] | None, typer.Option(help="A module that registers mixers or tasks of yours.")
-    ] = None,
 ) -> None:
-    """Train what a settings file describes; a run that was stopped goes on where it was.
+    """Train what a settings file describes, or on your table; a stopped run goes on where it was.
 
     Ctrl-C ends the step, saves and stops. The folder holds the settings, metrics as JSON lines,
-    and the best model by validation.
+    and the best model by validation, with all that it needs to be used.
     """
-    from weft.arena.grid import contenders, plugged
-    from weft.arena.runs import run_of
-    from weft.arena.settings import read_settings, write_experiment
     from weft.cli.live import Watch
     from weft.cli.screen import console
-    from weft.training import train as run
+    from weft.plugins import note
+    from weft.use.fit import train_in
 
-    plugged(plugin or [])
+    tables = data or []
+    if (settings is None) == (not tables):
+        raise typer.BadParameter("give a settings file, or a table: --data reviews.csv --out RUN")
     changes = list(change or [])
     changes += [f"training.device={device.value}"] if device else []
     changes += [f"training.seed={seed}"] if seed is not None else []
-    recipe = read_settings(settings, changes)
-    experiment = recipe.experiment
-    if mixer:
-        known = recipe.mixers
-        experiment = (
-            known[mixer] if mixer in known else next(iter(contenders(recipe, mixer).values()))
-        )
+    if data:
+        columns = {"text": text, "label": label, "second": second, "group": group}
+        columns["number"] = number or None
+        experiment = _of_table(data, columns, mixer, steps, minutes, changes)
+    else:
+        experiment = _of_settings(str(settings), mixer, steps, minutes, changes)
     if fast:
-        from weft.arena.fast import hastened
+        from weft.arena.experiment.fast import for_speed
 
-        experiment = hastened(experiment)
-    folder = out or Path("runs") / Path(settings).stem
-    prepared = run_of(experiment)
-    write_experiment(folder, experiment)
-    outcome = run(prepared, folder, Watch(console(error=True)))
+        experiment = for_speed(experiment)
+    folder = out or Path("runs") / Path(settings or tables[0]).stem
+    outcome = train_in(folder, experiment, Watch(console(error=True)))
+    note(folder)
     if outcome.status == "interrupted":
-        again = f"weft train {shlex.quote(settings)} --out {shlex.quote(str(folder))}"
+        named = shlex.join(f"--data={path}" for path in tables)
+        what = shlex.quote(settings) if settings else named
+        again = f"weft train {what} --out {shlex.quote(str(folder))}"
         typer.echo(f"stopped and saved after step {outcome.steps}; to go on: {again} ...", err=True)
         raise typer.Exit(STOPPED)
     best = "no validation" if outcome.best_score is None else f"best {outcome.best_score:.4f}"
-    typer.echo(
-        f"{outcome.steps} steps in {outcome.seconds:.0f} s, validation: {best}; "
-        f"weft eval {folder} scores it on the test split"
-    )
+    typer.echo(f"{outcome.steps} steps in {outcome.seconds:.0f} s, validation: {best}", nl=False)
+    if not data:
+        typer.echo(f"; weft eval {folder} scores it on the test split")
+        return
+    typer.echo("")
+    _show_finished(folder, experiment)
+
+
+def _of_settings(
+    settings: str, mixer: str | None, steps: int | None, minutes: float | None, changes: list[str]
+) -> Any:
+    """The experiment of a file or a recipe."""
+    from weft.arena.experiment.settings import read_settings
+    from weft.arena.experiment.short import budget
+    from weft.arena.grid.grid import contenders
+
+    recipe = read_settings(settings, [*budget(steps, minutes, scheduled=True), *changes])
+    if not mixer:
+        return recipe.experiment
+    known = recipe.mixers
+    return known[mixer] if mixer in known else next(iter(contenders(recipe, mixer).values()))
+
+
+def _of_table(
+    data: list[str],
+    columns: dict[str, Any],
+    mixer: str | None,
+    steps: int | None,
+    minutes: float | None,
+    changes: list[str],
+) -> Any:
+    """The experiment of a table, which is described on the screen."""
+    from weft.arena.experiment.short import MIXER, budget, short_recipe
+    from weft.arena.tasks.table.describe import describe
+    from weft.arena.tasks.table.task import table_from_options
+
+    task = table_from_options(data[0] if len(data) == 1 else data, **columns)
+    typer.echo(describe(task))
+    changes = [*budget(steps, minutes), *changes]
+    return short_recipe(changes, steps, task=task, mixer=mixer or MIXER).experiment
+
+
+def _show_finished(folder: Path, experiment: Any) -> None:
+    from weft.use.fit import finished
+    from weft.use.show import score_lines
+
+    model = finished(folder, experiment)
+    for line in score_lines(model.scores):
+        typer.echo(line)
+    typer.echo(f"report: {model.report}")
+    typer.echo(f"use it: weft predict {folder} FILE, or weft.load({str(folder)!r}).predict(texts)")

@@ -1,7 +1,7 @@
 """Feed-forwards, one file per variant; importing this package registers all of them."""
 
 from weft.feedforward.activations import two_thirds
-from weft.feedforward.base import FEEDFORWARDS, FeedForward
+from weft.feedforward.base import FEEDFORWARDS, FeedForward, FeedForwardConfig
 from weft.feedforward.chunked import Chunked
 from weft.feedforward.dense import Dense
 from weft.feedforward.gate import Gate
@@ -17,6 +17,7 @@ __all__ = [
     "Chunked",
     "Dense",
     "FeedForward",
+    "FeedForwardConfig",
     "GShard",
     "Gate",
     "MixtureOfExperts",

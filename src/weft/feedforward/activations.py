@@ -1,4 +1,4 @@
-"""What stands between the matrices of a feed-forward: an activation of one, or a gate of two.
+"""The nonlinearity between the matrices of a feed-forward: an activation, or a gate.
 
     relu max(0, x) · gelu x·Φ(x) · gelu_tanh its tanh form, as in GPT-2 · silu = swish x·σ(x)
     elu, selu · sigmoid · softplus ln(1 + eˣ) · squared_relu max(0, x)²
@@ -32,7 +32,7 @@ def squared_relu(x: Tensor) -> Tensor:
 
 
 def identity(x: Tensor) -> Tensor:
-    """x."""
+    """Return x."""
     return x
 
 
@@ -71,7 +71,7 @@ def two_thirds(hidden: int) -> int:
 
 
 def check_width(activation: str, expansion: float, hidden: int | None) -> None:
-    """Raise unless these settings of a config describe hidden units."""
+    """Raise unless these settings of a config are valid."""
     activation_of(activation)
     if not expansion > 0:
         raise WeftError(f"expansion is hidden units per channel, above 0; got {expansion}")

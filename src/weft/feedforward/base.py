@@ -3,27 +3,29 @@
     config.build(dim, dropout, bias) -> FeedForward,    forward(x, valid=)  (b, n, c) -> (b, n, c)
 
 In evaluation row i of the result depends on row i of x alone, so decoding is the same call on the
-new tokens; a variant that remembers earlier tokens has `start` and `step`, as a mixer has. `valid`
-(b, n) is True where a token is real: a variant that shares something among tokens in training (the
-room of experts, statistics) gives none to padding; the others need not look. A module may ask for a
-term of the loss by `penalty()` (layers/penalty.py). The module that writes the result is named
-`to_out` and has a `weight`: the stack scales it down at initialisation.
+new tokens; a variant with a memory of earlier tokens has `start` and `step`, like a mixer. `valid`
+(b, n) is True where a token is real: a variant whose tokens share something in training (capacity
+of experts, statistics) excludes padding from it; others ignore `valid`. A module may add a loss
+term by `penalty()` (layers/penalty.py). The last module is named `to_out` and has a `weight`: the
+stack scales it down at initialisation.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Any
 
 from torch import Tensor, nn
 
 from weft.registry import Registry
 
 FEEDFORWARDS = Registry("feed-forward")
+FeedForwardConfig = Annotated[Any, FEEDFORWARDS]  # a config, a table or a spec string
 
 
 @dataclass(frozen=True, kw_only=True)
-class Traits:
-    """What a variant is; writes the docs table."""
+class FeedForwardTraits:
+    """Facts about a variant, shown in the table of the docs."""
 
     summary: str  # one line
     paper: str  # authors, year, address

@@ -1,11 +1,12 @@
-"""A feed-forward in chunks of tokens: the same result, hidden units of one chunk at a time.
+"""A feed-forward in chunks of tokens: the same result with less memory.
 
     y[i : i + tokens] = inner(x[i : i + tokens])
 
-Any length works, the last chunk is shorter. In training each chunk is run again in backward, so
-O(tokens·h) hidden units live at a time instead of O(b·n·h), for one more forward of `inner`.
-Dropout draws chunk by chunk, so other units fall out than without chunks. `inner` must transform
-each token by itself in training too: experts with limited room and batch statistics are refused.
+Any length works, the last chunk is shorter. In training each chunk is recomputed in the backward
+pass, so O(tokens·h) hidden units exist at a time instead of O(b·n·h), for one more forward of
+`inner`. Dropout draws per chunk, so it drops other units than without chunks. `inner` must
+transform each token by itself in training too: experts with a capacity and batch statistics are
+refused.
 
 Paper: Kitaev et al. 2020, Reformer, section 3, https://arxiv.org/abs/2001.04451
 """
@@ -13,14 +14,18 @@ Paper: Kitaev et al. 2020, Reformer, section 3, https://arxiv.org/abs/2001.04451
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from weft.errors import WeftError
-from weft.feedforward.base import FEEDFORWARDS, FeedForward, Traits
+from weft.feedforward.base import (
+    FEEDFORWARDS,
+    FeedForward,
+    FeedForwardConfig,
+    FeedForwardTraits,
+)
 
 
 @FEEDFORWARDS.register("chunked")
@@ -28,10 +33,10 @@ from weft.feedforward.base import FEEDFORWARDS, FeedForward, Traits
 class Chunked:
     """Another feed-forward, chunk by chunk."""
 
-    inner: Any = field(default_factory=lambda: FEEDFORWARDS.make("dense"))  # or a spec string
+    inner: FeedForwardConfig = field(default_factory=lambda: FEEDFORWARDS.make("dense"))
     tokens: int = 1024  # of a chunk
 
-    traits = Traits(
+    traits = FeedForwardTraits(
         summary="another feed-forward, `tokens` at a time: less memory in training",
         paper="Kitaev et al. 2020, https://arxiv.org/abs/2001.04451",
         parameters="those of `inner`",
@@ -39,10 +44,6 @@ class Chunked:
     )
 
     def __post_init__(self) -> None:
-        if isinstance(self.inner, str):
-            object.__setattr__(self, "inner", FEEDFORWARDS.parse(self.inner))
-        if not hasattr(self.inner, "build"):
-            raise WeftError(f"inner is a feed-forward config or a spec string; got {self.inner!r}")
         if not self.inner.traits.tokenwise:
             raise WeftError(
                 f"tokens of {self.inner.name} share something in training, so chunks would change "
@@ -52,7 +53,6 @@ class Chunked:
             raise WeftError(f"a chunk has at least 1 token; got tokens={self.tokens}")
 
     def build(self, dim: int, dropout: float = 0.0, bias: bool = True) -> ChunkedFeedForward:
-        """The module for this width."""
         return ChunkedFeedForward(self, dim, dropout, bias)
 
 

@@ -4,8 +4,8 @@
     y = (act(x W + b) ∘ (x V + b')) W2 + b2  where `activation` names a gate: glu, geglu, swiglu ...
 
 `hidden` is h as given, for gates too; `two_thirds` is the width of equal parameters. Dropout acts
-on the hidden units. Time O(n·c·h), parameters 2·c·h, or 3·c·h with a gate (and biases); nothing is
-kept while decoding.
+on the hidden units. Time O(n·c·h), parameters 2·c·h, or 3·c·h with a gate (and biases); decoding
+stores nothing.
 
 Paper: Vaswani et al. 2017, section 3.3 (relu, h = 4·c), https://arxiv.org/abs/1706.03762; gates:
 Shazeer 2020, https://arxiv.org/abs/2002.05202
@@ -25,8 +25,8 @@ from weft.feedforward.activations import (
     check_width,
     width,
 )
-from weft.feedforward.base import FEEDFORWARDS, FeedForward, Traits
-from weft.layers.projection import side_by_side
+from weft.feedforward.base import FEEDFORWARDS, FeedForward, FeedForwardTraits
+from weft.layers.projections.dense import side_by_side
 
 __all__ = ["ACTIVATIONS", "Dense", "DenseFeedForward"]
 
@@ -40,7 +40,7 @@ class Dense:
     expansion: float = 4  # hidden units per channel
     hidden: int | None = None  # hidden units; None: expansion · dim
 
-    traits = Traits(
+    traits = FeedForwardTraits(
         summary="two matrices and an activation, or three and a gate",
         paper="Vaswani et al. 2017, https://arxiv.org/abs/1706.03762",
         parameters="2·c·h (3·c·h with a gate)",
@@ -51,7 +51,6 @@ class Dense:
         check_width(self.activation, self.expansion, self.hidden)
 
     def build(self, dim: int, dropout: float = 0.0, bias: bool = True) -> DenseFeedForward:
-        """The module for this width."""
         return DenseFeedForward(self, dim, dropout, bias)
 
 

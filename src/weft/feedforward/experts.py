@@ -1,10 +1,11 @@
-"""Many feed-forwards of one shape, each for the tokens sent to it.
+"""Many feed-forwards of one shape, each for the tokens routed to it.
 
     y_t = Σ_k gate_tk · E_{choice_tk}(x_t),    E_i(x) = act(x W1_i + b1_i) W2_i + b2_i   (or a gate)
 
 With a capacity the slots of all experts are one tensor (e, capacity, c) and each matrix is one
-batched product; a pair that found no slot adds exactly 0. Without, rows lie sorted by expert and
-each matrix is one grouped product (kernels/ragged.py). There is no loop over experts on a GPU.
+batched product; a pair without a slot adds exactly 0. Without a capacity rows are sorted by expert
+and each matrix is one grouped product (kernels/experts/products.py). There is no loop over experts
+on a GPU.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.feedforward.activations import GATES, activation_of
-from weft.kernels.experts import Places, assign, combine, spread
-from weft.kernels.ragged import ragged_matmul
+from weft.kernels.experts.dispatch import ExpertSlots, assign, combine, spread
+from weft.kernels.experts.products import ragged_matmul
 
 
 class ExpertLinear(nn.Module):
-    """A linear map for each expert: weight (e, inputs, outputs), started as torch.nn.Linear is."""
+    """A linear map per expert: weight (e, inputs, outputs), initialised like torch.nn.Linear."""
 
     def __init__(self, experts: int, inputs: int, outputs: int, bias: bool) -> None:
         super().__init__()
@@ -31,9 +32,9 @@ class ExpertLinear(nn.Module):
     def forward(self, x: Tensor, ends: Tensor | None) -> Tensor:
         """(e, s, inputs) -> (e, s, outputs); sorted rows (s, inputs) where `ends` (e,) is given."""
         weight = self.weight.to(x.dtype)
-        if ends is None and self.bias is None:
-            return torch.bmm(x, weight)
         if ends is None:
+            if self.bias is None:
+                return torch.bmm(x, weight)
             return torch.baddbmm(self.bias[:, None].to(x.dtype), x, weight)
         y = ragged_matmul(x, weight, ends)
         if self.bias is None:
@@ -69,8 +70,8 @@ class Experts(nn.Module):
     ) -> Tensor:
         """Tokens (t, c), experts (t, k), their weights (t, k) -> (t, c).
 
-        A choice of `count` is none; `complete` says that there is no such. With a capacity each
-        expert takes so many pairs, from every `group` tokens that follow each other where given.
+        A choice of `count` means no expert; `complete` promises that there is none. With a capacity
+        each expert takes at most that many pairs, of every `group` consecutive tokens if given.
         """
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
@@ -78,7 +79,7 @@ class Experts(nn.Module):
         places = assign(bucket, self.count * groups, capacity, complete=complete)
         return combine(self.compute(spread(x, places), places), gate, places)
 
-    def compute(self, x: Tensor, places: Places) -> Tensor:
+    def compute(self, x: Tensor, places: ExpertSlots) -> Tensor:
         """Every slot (s, c) through the expert it belongs to."""
         if places.ends is None:
             x = x.unflatten(0, (self.count, -1))  # (e, s, c)

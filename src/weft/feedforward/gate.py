@@ -2,8 +2,8 @@
 
     y = (x V + b) ∘ σ(x W + b'),    V, W (c, c)
 
-The gated linear unit as the Evolved Transformer opens its encoder cells with it: no hidden width
-and no second matrix. Time O(n·c²), parameters 2·c²; nothing is kept while decoding.
+The gated linear unit with which encoder cells of the Evolved Transformer begin: no hidden width and
+no second matrix. Time O(n·c²), parameters 2·c²; decoding stores nothing.
 
 Papers: Dauphin et al. 2016, https://arxiv.org/abs/1612.08083; So et al. 2019, figure 3,
 https://arxiv.org/abs/1901.11117
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from weft.feedforward.base import FEEDFORWARDS, FeedForward, Traits
-from weft.layers.projection import side_by_side
+from weft.feedforward.base import FEEDFORWARDS, FeedForward, FeedForwardTraits
+from weft.layers.projections.dense import side_by_side
 
 
 @FEEDFORWARDS.register("gate")
@@ -24,7 +24,7 @@ from weft.layers.projection import side_by_side
 class Gate:
     """One matrix and its gate."""
 
-    traits = Traits(
+    traits = FeedForwardTraits(
         summary="one matrix times the sigmoid of another",
         paper="Dauphin et al. 2016, https://arxiv.org/abs/1612.08083",
         parameters="2·c²",
@@ -32,7 +32,7 @@ class Gate:
     )
 
     def build(self, dim: int, dropout: float = 0.0, bias: bool = True) -> GateFeedForward:
-        """The module for this width; there are no hidden units to drop."""
+        """`dropout` is unused: there are no hidden units."""
         return GateFeedForward(self, dim, bias)
 
 

@@ -1,31 +1,32 @@
-"""GShard: each token goes to two experts, the second one only as often as it matters.
+"""GShard: each token goes to two experts, to the second as often as its weight is large.
 
     p = softmax(x W_r),  p1 and p2 the two largest, of i and j,   g1, g2 = (p1, p2) / (p1 + p2)
     y = g1 · E_i(x) + g2 · E_j(x),   the second term with probability min(1, 2·g2) in training
 
-Tokens in groups of `group`, in their order; of each group an expert takes ⌈capacity · 2·group / e⌉
-pairs. All first choices of a group come before its second ones; what finds no room adds 0. Weights
-are not made to sum to 1 again afterwards. Loss, mean over groups: balance · mean_i (c_i / S) · m_i,
+Tokens are in groups of `group`, in order; of each group an expert takes ⌈capacity · 2·group / e⌉
+pairs. First choices of a group are assigned before second ones; a pair beyond the capacity adds 0.
+Weights are not renormalised afterwards. Loss, mean over groups: balance · mean_i (c_i / S) · m_i,
 c_i the first choices of expert i among S tokens, m_i the mean of p_i.
 
-In evaluation both experts are always asked and, by default, there is no limit: without capacity it
+In evaluation both experts are always used and, by default, there is no limit: without capacity it
 is Mixtral's layer. One expert is a dense feed-forward. Time per token is that of two experts.
 
 Paper: Lepikhin et al. 2020, section 2.2 and algorithm 1, https://arxiv.org/abs/2006.16668
-Differs from it: a second choice that was drawn away takes no room; the loss teaches the router
-alone.
+Differs from it: a second choice that was not drawn takes no capacity; the loss trains the router
+only.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from weft.errors import WeftError
-from weft.feedforward.base import FEEDFORWARDS, Traits
+from weft.feedforward.base import FEEDFORWARDS, FeedForwardTraits
 from weft.feedforward.routing import (
     RoutedFeedForward,
     check_capacity,
@@ -43,13 +44,15 @@ class GShard:
     activation: str = "gelu"  # or a gate
     expansion: float = 4  # hidden units of an expert per channel
     hidden: int | None = None  # hidden units of an expert; None: expansion · dim
-    group: int = 1024  # tokens that share room
-    capacity: float | None = 1.0  # room per choice in training, in even shares; None: no limit
+    group: int = 1024  # tokens that share the capacity
+    capacity: float | None = 1.0  # capacity per choice in training, in even shares; None: no limit
     eval_capacity: float | None = None  # the same in evaluation; None: decoding equals forward
-    second: str = "random"  # in training the second expert is asked at random, or "always"
+    second: Literal["random", "always"] = (
+        "random"  # in training the second expert is asked at random, or "always"
+    )
     balance: float = 0.01  # weight of the loss
 
-    traits = Traits(
+    traits = FeedForwardTraits(
         summary="two of `experts` feed-forwards per token, the second at random in training",
         paper="Lepikhin et al. 2020, https://arxiv.org/abs/2006.16668",
         parameters="2·e·c·h + e·c",
@@ -62,11 +65,8 @@ class GShard:
         check_capacity(self)
         if self.group < 1:
             raise WeftError(f"group counts tokens, at least 1; got group={self.group}")
-        if self.second not in ("random", "always"):
-            raise WeftError(f"second is 'random' or 'always'; got second={self.second!r}")
 
     def build(self, dim: int, dropout: float = 0.0, bias: bool = True) -> GShardFeedForward:
-        """The module for this width."""
         return GShardFeedForward(self, dim, dropout, bias)
 
 
@@ -89,7 +89,7 @@ class GShardFeedForward(RoutedFeedForward):
         return choice, gate
 
     def always(self) -> bool:
-        """Whether both experts are asked for sure."""
+        """Whether both experts are always used."""
         return not self.training or self.config.second == "always" or self.config.experts == 1
 
     def losses(self, x: Tensor, drawn: Tensor | None, real: Tensor | None) -> Tensor | None:

@@ -8,12 +8,12 @@
 
 P_i is the chance that expert i is among the k once its noise is drawn again. Both matrices start at
 0. Nothing is dropped. `noisy=false` is plain top-k (Mixtral: top=2, a swiglu gate, and `balance`,
-the loss e·Σ f_i P_i of routing.py). With k = e every expert is asked and the load is even. Uniform
+the loss e·Σ f_i P_i of routing.py). With k = e every expert is used and the load is even. Uniform
 gates have losses 0. Time per token is that of k experts.
 
 Paper: Shazeer et al. 2017, section 2.1 and appendix A, https://arxiv.org/abs/1701.06538; Mixtral:
 Jiang et al. 2024, https://arxiv.org/abs/2401.04088
-Differs from it: one level, no hierarchy; the losses teach the router alone.
+Differs from it: one level, no hierarchy; the losses train the router only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.errors import WeftError
-from weft.feedforward.base import FEEDFORWARDS, Traits
+from weft.feedforward.base import FEEDFORWARDS, FeedForwardTraits
 from weft.feedforward.routing import (
     RoutedFeedForward,
     Router,
@@ -51,7 +51,7 @@ class MixtureOfExperts:
     load: float = 0.1  # weight of the load loss; it needs the noise
     balance: float = 0.0  # weight of the loss e·Σ f_i P_i
 
-    traits = Traits(
+    traits = FeedForwardTraits(
         summary="`top` of `experts` feed-forwards per token, chosen with learned noise",
         paper="Shazeer et al. 2017, https://arxiv.org/abs/1701.06538",
         parameters="2·e·c·h + 2·e·c",
@@ -74,7 +74,6 @@ class MixtureOfExperts:
     capacity = eval_capacity = None
 
     def build(self, dim: int, dropout: float = 0.0, bias: bool = True) -> MixtureFeedForward:
-        """The module for this width."""
         return MixtureFeedForward(self, dim, dropout, bias)
 
 
@@ -90,7 +89,7 @@ class MixtureFeedForward(RoutedFeedForward):
             nn.init.zeros_(self.router.weight)
             nn.init.zeros_(self.noise.weight)
 
-    def look(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    def router_input(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """The tokens, and ε (t, e) in training."""
         if self.noise is None or not self.training:
             return x, None
@@ -104,9 +103,9 @@ class MixtureFeedForward(RoutedFeedForward):
         return choice, scores.gather(1, choice).softmax(-1)
 
     def scores(self, x: Tensor, drawn: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """H, x W_g and the width of the noise, (t, e) each."""
+        """H, x W_g and the standard deviation of the noise, (t, e) each."""
         clean = self.router(x)
-        if drawn is None:
+        if drawn is None or self.noise is None:
             return clean, clean, None
         spread = F.softplus(self.noise(x))
         return clean + drawn * spread, clean, spread
@@ -122,12 +121,13 @@ class MixtureFeedForward(RoutedFeedForward):
         dense = torch.zeros_like(scores).scatter(1, choice, gates)  # (t, e)
         total = config.importance * variation(mean(dense, real))
         if config.load and config.top < config.experts:
+            assert spread is not None  # a load loss needs noise, and this is training
             chance = self.chances(scores, clean, spread)
             total = total + config.load * variation(mean(chance, real))
         return total + config.balance * balance_loss(scores.softmax(-1), choice, real)
 
     def chances(self, scores: Tensor, clean: Tensor, spread: Tensor) -> Tensor:
-        """P (t, e): the chance to be among the k when one's own noise is drawn again."""
+        """P (t, e): the chance of an expert to be among the k when its noise is drawn again."""
         best = scores.topk(self.config.top + 1, dim=-1).values
         # Without i the k-th largest is the (k + 1)-th of all if i is among the k, else the k-th.
         inside = scores >= best[:, -2:-1]

@@ -4,12 +4,12 @@
     y = Σ over heads, Σ over the k best of keys² keys:  softmax(scores)_m · v_m
 
 The k best products are among the k × k sums of the k best halves, so the search is exact and costs
-2·keys + k² scores instead of keys². Heads have keys of their own and share the values. The queries
+2·keys + k² scores instead of keys². Each head has its own keys; the values are shared. The queries
 pass a batch norm over real tokens (running statistics in evaluation), which spreads the use of
 keys. Dropout acts on the weights of the values read.
 
-Time O(heads·(keys·key_dim + k² + k·c)) per token, parameters keys²·c for the values. Nothing is
-kept while decoding. With k = keys = 1 the one value is read, whatever the query.
+Time O(heads·(keys·key_dim + k² + k·c)) per token, parameters keys²·c for the values. Decoding
+stores nothing. With k = keys = 1 the one value is read, whatever the query.
 
 Paper: Lample et al. 2019, section 3, https://arxiv.org/abs/1907.05242
 Differs from it: one optimiser for all; dense gradients of the values.
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import WeftError
-from weft.feedforward.base import FEEDFORWARDS, FeedForward, Traits
+from weft.feedforward.base import FEEDFORWARDS, FeedForward, FeedForwardTraits
 
 
 @FEEDFORWARDS.register("product_key")
@@ -37,7 +37,7 @@ class ProductKey:
     key_dim: int = 256  # width of a query, both halves
     query_norm: bool = True  # batch norm on the queries
 
-    traits = Traits(
+    traits = FeedForwardTraits(
         summary="a memory of keys² values, of which each head reads the `top` best",
         paper="Lample et al. 2019, https://arxiv.org/abs/1907.05242",
         parameters="keys²·c + heads·key_dim·(c + keys)",
@@ -58,7 +58,6 @@ class ProductKey:
             raise WeftError(f"a query has two halves, so key_dim is even; got {self.key_dim}")
 
     def build(self, dim: int, dropout: float = 0.0, bias: bool = True) -> ProductKeyMemory:
-        """The module for this width."""
         return ProductKeyMemory(self, dim, dropout, bias)
 
 
@@ -100,7 +99,10 @@ class ProductKeyMemory(FeedForward):
 
 
 class TokenBatchNorm(nn.Module):
-    """Batch norm over tokens, of which only the real ones count; a batch of one token works."""
+    """Batch norm over the real tokens; a batch of one token works."""
+
+    running_mean: Tensor
+    running_var: Tensor
 
     def __init__(self, dim: int, momentum: float = 0.1, eps: float = 1e-5) -> None:
         super().__init__()
@@ -113,19 +115,20 @@ class TokenBatchNorm(nn.Module):
         """(t, c) -> (t, c)."""
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         if self.training:
-            centre, spread = self._statistics(wide, real)
+            mean, variance = self._statistics(wide, real)
         else:
-            centre, spread = self.running_mean, self.running_var
-        return ((wide - centre) * (spread + self.eps).rsqrt() * self.weight + self.bias).to(x.dtype)
+            mean, variance = self.running_mean, self.running_var
+        normal = (wide - mean) * (variance + self.eps).rsqrt()
+        return (normal * self.weight + self.bias).to(x.dtype)
 
     def _statistics(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Mean and variance over real tokens; running averages follow them."""
+        """Mean and variance over real tokens; updates the running averages."""
         share = x.new_ones(len(x), 1) if real is None else real[:, None].to(x.dtype)
         count = share.sum().clamp(min=1)
-        centre = (x * share).sum(0) / count
-        spread = ((x - centre).square() * share).sum(0) / count
+        mean = (x * share).sum(0) / count
+        variance = ((x - mean).square() * share).sum(0) / count
         with torch.no_grad():
-            unbiased = spread * count / (count - 1).clamp(min=1)
-            self.running_mean.lerp_(centre.to(self.running_mean.dtype), self.momentum)
+            unbiased = variance * count / (count - 1).clamp(min=1)
+            self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
             self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
-        return centre, spread
+        return mean, variance

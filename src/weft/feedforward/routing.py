@@ -1,6 +1,6 @@
-"""What layers of experts share: a router in float32, losses of its balance, and the way through.
+"""What expert layers share: a router in float32, its balance losses, and the forward pass.
 
-    logits = x W_r,   always in float32 or wider, whatever the precision around it
+    logits = x W_r,   always in float32 or wider, also under autocast
 
     balance(p, choice) = e · Σ_i f_i P_i,   f_i = choices of expert i per token,  P_i = mean of p_i
     z(logits) = mean of logsumexp(logits)²
@@ -8,11 +8,11 @@
 
 k choices that are spread evenly have balance k, the least for even probabilities. Means are over
 real tokens. The losses come out of `penalty()`, which runs the router once more on what it saw,
-detached: they teach the router and not the layers below it, and are right under any recomputation.
-A layer that runs several times in one forward (shared blocks) pays for its last run.
+detached: they train the router, not the layers below it, and are correct under recomputation. Of a
+layer that runs several times in one forward (shared blocks) the last run counts.
 
-Capacity: in training each expert has room for ⌈capacity · choices / experts⌉ of a call's pairs, in
-the order of the tokens; padding takes no room. In evaluation the default is None, no limit: tokens
+Capacity: in training each expert takes the first ⌈capacity · choices / experts⌉ of a call's pairs,
+in the order of the tokens; padding takes none. In evaluation the default is None, no limit: tokens
 then do not compete, and decoding step by step equals one forward over all.
 """
 
@@ -29,11 +29,11 @@ from weft.errors import WeftError
 from weft.feedforward.activations import check_width, width
 from weft.feedforward.base import FeedForward
 from weft.feedforward.experts import Experts
-from weft.layers.choice import Choice
+from weft.layers.choice import ReplayableChoice
 
 
 def check_experts(config: Any, weights: tuple[str, ...]) -> None:
-    """Raise unless a config's experts, widths and loss weights make sense."""
+    """Raise unless a config's experts, widths and loss weights are valid."""
     check_width(config.activation, config.expansion, config.hidden)
     if config.experts < 1:
         raise WeftError(f"experts counts them, at least 1; got experts={config.experts}")
@@ -43,12 +43,12 @@ def check_experts(config: Any, weights: tuple[str, ...]) -> None:
 
 
 def check_capacity(config: Any) -> None:
-    """Raise unless capacity and eval_capacity are shares of room or None."""
+    """Raise unless capacity and eval_capacity are positive or None."""
     for name in ("capacity", "eval_capacity"):
         value = getattr(config, name)
         if value is not None and not value > 0:
             raise WeftError(
-                f"{name} is room per choice, above 0, or None for no limit; got {name}={value}"
+                f"{name} is capacity per choice, above 0, or None for no limit; got {name}={value}"
             )
 
 
@@ -68,7 +68,7 @@ class Router(nn.Module):
 
 
 class RoutedFeedForward(FeedForward):
-    """Experts behind a router; subclasses say how tokens choose and what the router pays."""
+    """A router and its experts; subclasses define how tokens choose, and the losses."""
 
     def __init__(self, config: Any, dim: int, dropout: float, bias: bool) -> None:
         super().__init__()
@@ -76,8 +76,8 @@ class RoutedFeedForward(FeedForward):
         self.router = Router(dim, config.experts)
         hidden = width(config.expansion, config.hidden, dim)
         self.experts = Experts(config.experts, dim, hidden, config.activation, dropout, bias)
-        self.choice = Choice()
-        # What the router saw in the last training forward: tokens and whatever was drawn, detached.
+        self.choice = ReplayableChoice()
+        # Inputs of the router in the last training forward: tokens and noise, detached, and `real`.
         self.last: tuple[Tensor, Tensor | None, Tensor | None] | None = None
 
     def forward(self, x: Tensor, *, valid: Tensor | None = None) -> Tensor:
@@ -85,7 +85,7 @@ class RoutedFeedForward(FeedForward):
         flat, real = x.flatten(0, 1), None if valid is None else valid.flatten()
         if real is not None:
             flat = flat.masked_fill(~real[:, None], 0)
-        seen, drawn = self.look(flat)
+        seen, drawn = self.router_input(flat)
         if self.training:
             self.last = (seen.detach(), drawn, real)
         choice, gate = self.route(seen, drawn)  # (t, k), (t, k)
@@ -101,20 +101,20 @@ class RoutedFeedForward(FeedForward):
         )
         return y.unflatten(0, x.shape[:2])
 
-    def look(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """What the router sees of the tokens (t, c), and what it draws at random."""
+    def router_input(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Tokens (t, c) -> what the router reads, and the noise drawn for it."""
         return x, None
 
     def route(self, x: Tensor, drawn: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Tokens (t, c) -> their experts (t, k), `experts` for none, and weights (t, k)."""
+        """Tokens (t, c) -> experts (t, k), `config.experts` for none, and weights (t, k)."""
         raise NotImplementedError(f"{type(self).__name__} has to define route")
 
     def always(self) -> bool:
-        """Whether every choice is an expert now."""
+        """Whether every choice is an expert in the current mode."""
         return True
 
     def room(self, choice: Tensor) -> int | None:
-        """How many pairs each expert takes now, of each group; None: all that come."""
+        """How many pairs of a group each expert takes in the current mode; None: all."""
         share = self.config.capacity if self.training else self.config.eval_capacity
         if share is None:
             return None
@@ -129,7 +129,7 @@ class RoutedFeedForward(FeedForward):
         return self.losses(*self.last)
 
     def losses(self, x: Tensor, drawn: Tensor | None, real: Tensor | None) -> Tensor | None:
-        """The weighted losses of a router that saw x (t, c), of which `real` (t,) count."""
+        """The weighted losses of a router that read x (t, c), over the tokens `real` (t,)."""
         raise NotImplementedError(f"{type(self).__name__} has to define losses")
 
 

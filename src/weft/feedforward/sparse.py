@@ -4,16 +4,16 @@
     y = relu((W1 x) ∘ m) W2 + b2,   m = 1 at the unit with the largest logit of its block, else 0
 
 Training draws the unit with noise, argmax(log p + temperature · gumbel), and lets the gradient of p
-through (straight through: m = onehot + p − stop(p)); one coin per call, thrown on the device, takes
-m with probability `hard`, else m = p. Everything is trained by the task's loss alone.
+through (straight through: m = onehot + p − stop(p)); one coin per call, drawn on the device, uses
+m with probability `hard`, else m = p. There is no other loss than the task's.
 
-With block=1 it is the ReLU feed-forward. Of equal logits the first counts. At most hidden / block
+With block=1 it is the ReLU feed-forward. Of equal logits the first wins. At most hidden / block
 units are not 0. Dropout acts on the hidden units.
 
 Evaluation has two forms of the same value. Few tokens, at most block / 4 in a call, gather: rows of
 W1 and W2 are read for the chosen units alone, 2·c·hidden/block + rank·(c + hidden) numbers per
-token instead of 2·c·hidden. More tokens compute all units and mask. Both matrices are stored as
-rows of a unit, (hidden, c). Nothing is kept while decoding.
+token instead of 2·c·hidden. More tokens compute all units and mask. Both matrices are stored with
+one row per unit, (hidden, c). Decoding stores nothing.
 
 Paper: Jaszczur et al. 2021, Sparse is Enough in Scaling Transformers, section 3.1,
 https://arxiv.org/abs/2111.12763 (rank = c / block; code: hidden / block)
@@ -30,10 +30,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.errors import WeftError
-from weft.feedforward.base import FEEDFORWARDS, FeedForward, Traits
-from weft.layers.choice import Choice
+from weft.feedforward.base import FEEDFORWARDS, FeedForward, FeedForwardTraits
+from weft.layers.choice import ReplayableChoice
 
-# Gathered rows are copied before they are used: at this many of a block's tokens it no longer pays.
+# Gathering copies rows: beyond block / _GATHER_SHARE tokens computing all units is faster.
 _GATHER_SHARE = 4
 _LEAST_RANK = 16
 
@@ -50,7 +50,7 @@ class Sparse:
     hard: float = 0.3  # share of training calls that compute the chosen units alone
     rescale: bool = False  # start W2 √block larger: the output's variance is that of a dense one
 
-    traits = Traits(
+    traits = FeedForwardTraits(
         summary="one hidden unit of every block, chosen by a controller: few weights per token",
         paper="Jaszczur et al. 2021, https://arxiv.org/abs/2111.12763",
         parameters="2·c·h + rank·(c + h)",
@@ -79,11 +79,10 @@ class Sparse:
         return whole
 
     def build(self, dim: int, dropout: float = 0.0, bias: bool = True) -> SparseFeedForward:
-        """The module for this width."""
         return SparseFeedForward(self, dim, dropout, bias)
 
 
-class Rows(nn.Module):
+class RowLinear(nn.Module):
     """x W + b with W stored as one row per input, (inputs, outputs)."""
 
     def __init__(self, inputs: int, outputs: int, bias: bool) -> None:
@@ -105,7 +104,7 @@ class Rows(nn.Module):
         return y if self.bias is None else y + self.bias
 
     def _bags(self, x: Tensor, index: Tensor) -> Tensor:
-        """`gather` without copies of the rows; threads share bags, so a token is cut into some."""
+        """`gather` without a copy of the rows; each token is split into bags, one per thread."""
         parts = gcd(x.shape[1], torch.get_num_threads())
         index, x = (each.reshape(len(each) * parts, -1) for each in (index, x))
         sums = F.embedding_bag(index, self.weight, per_sample_weights=x, mode="sum")
@@ -124,8 +123,8 @@ class SparseFeedForward(FeedForward):
         self.to_low = nn.Linear(dim, rank, bias=False)
         self.to_logits = nn.Linear(rank, hidden, bias=bias)
         self.to_hidden = nn.Linear(dim, hidden, bias=False)
-        self.to_out = Rows(hidden, dim, bias)
-        self.choice = Choice()
+        self.to_out = RowLinear(hidden, dim, bias)
+        self.choice = ReplayableChoice()
         self.dropout = nn.Dropout(dropout)
         self._initialise()
 
@@ -150,17 +149,17 @@ class SparseFeedForward(FeedForward):
         return self.gathered(x, chosen) if few else self.masked(x, chosen)
 
     def logits(self, x: Tensor) -> Tensor:
-        """What the controller says of every unit: (..., c) -> (..., blocks, block)."""
+        """The controller: (..., c) -> (..., blocks, block)."""
         return self.to_logits(self.to_low(x)).unflatten(-1, (self.blocks, -1))
 
     def masked(self, x: Tensor, chosen: Tensor) -> Tensor:
-        """All units, of which the chosen (..., blocks) are kept: (..., c) -> (..., c)."""
+        """Compute all units, mask all but the chosen (..., blocks): (..., c) -> (..., c)."""
         hidden = F.relu(self.to_hidden(x)).unflatten(-1, (self.blocks, -1))
         hidden = hidden.masked_fill(~_is_chosen(chosen, self.config.block), 0.0)
         return self.to_out(hidden.flatten(-2))
 
     def gathered(self, x: Tensor, chosen: Tensor) -> Tensor:
-        """The chosen units alone: (..., c) and (..., blocks) -> (..., c)."""
+        """Compute the chosen units only: (..., c) and (..., blocks) -> (..., c)."""
         first = torch.arange(0, self.blocks * self.config.block, self.config.block, device=x.device)
         units = (chosen + first).flatten(0, -2)  # (t, k)
         rows = F.embedding(units, self.to_hidden.weight)  # (t, k, c)

@@ -2,18 +2,18 @@
 
     p = softmax(x W_r) in float32,   i = argmax p,   y = p_i · E_i(x)
 
-Training makes room for ⌈capacity · tokens / experts⌉ tokens per expert, first come first served in
-token order over all rows of the batch; a token that finds no room gets exactly 0, so only the
-residual carries it on. Jitter multiplies what the router sees by U(1 − jitter, 1 + jitter). Losses:
+In training an expert takes the first ⌈capacity · tokens / experts⌉ tokens routed to it, in token
+order over all rows of the batch; other tokens get exactly 0, so only the residual connection passes
+them on. Jitter multiplies the router's input by U(1 − jitter, 1 + jitter). Losses:
 balance · e·Σ f_i P_i (= balance for an even split) and z_loss · mean(logsumexp²).
 
-One expert with room for all is a dense feed-forward. Time per token is that of one expert, whatever
+One expert without a limit is a dense feed-forward. Time per token is that of one expert, whatever
 their number; parameters e times those of one. Evaluation drops nothing by default (see routing.py);
 the paper's has eval_capacity=2.
 
 Paper: Fedus et al. 2021, section 2, https://arxiv.org/abs/2101.03961; z-loss: Zoph et al. 2022,
 ST-MoE, https://arxiv.org/abs/2202.08906
-Differs from it: capacity counts all tokens of a call, and the losses teach the router alone.
+Differs from it: capacity counts all tokens of a call, and the losses train the router only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from weft.errors import WeftError
-from weft.feedforward.base import FEEDFORWARDS, Traits
+from weft.feedforward.base import FEEDFORWARDS, FeedForwardTraits
 from weft.feedforward.routing import (
     RoutedFeedForward,
     balance_loss,
@@ -43,15 +43,15 @@ class Switch:
     activation: str = "gelu"  # or a gate
     expansion: float = 4  # hidden units of an expert per channel
     hidden: int | None = None  # hidden units of an expert; None: expansion · dim
-    capacity: float | None = 1.25  # room per token in training, in even shares; None: no limit
+    capacity: float | None = 1.25  # capacity per token in training, in even shares; None: no limit
     eval_capacity: float | None = None  # the same in evaluation; None: decoding equals forward
-    jitter: float = 0.01  # noise on what the router sees in training
+    jitter: float = 0.01  # noise on the router's input in training
     balance: float = 0.01  # weight of the balance loss
     z_loss: float = 0.001  # weight of the z-loss
-    init_scale: float = 0.1  # variance of the matrices at the start, relative to a dense layer's
+    init_scale: float = 0.1  # initial variance of the matrices, relative to a dense layer's
     expert_dropout: float | None = None  # on hidden units of experts; None: as elsewhere
 
-    traits = Traits(
+    traits = FeedForwardTraits(
         summary="one of `experts` feed-forwards per token",
         paper="Fedus et al. 2021, https://arxiv.org/abs/2101.03961",
         parameters="2·e·c·h + e·c",
@@ -70,7 +70,6 @@ class Switch:
             raise WeftError(f"expert_dropout is in [0, 1); got {self.expert_dropout}")
 
     def build(self, dim: int, dropout: float = 0.0, bias: bool = True) -> SwitchFeedForward:
-        """The module for this width."""
         return SwitchFeedForward(self, dim, dropout, bias)
 
 
@@ -87,7 +86,7 @@ class SwitchFeedForward(RoutedFeedForward):
                 if name.endswith("weight"):
                     parameter.mul_(config.init_scale**0.5)
 
-    def look(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    def router_input(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """The tokens, jittered in training."""
         if not self.training or not self.config.jitter:
             return x, None

@@ -1,13 +1,13 @@
-"""A feed-forward with a small recurrence beside it.
+"""A feed-forward plus a small recurrence.
 
     y = inner(x) + W_out u,    u_t = r_t ∘ c_t + (1 − r_t) ∘ √3 z_t,    z = W_in norm(x)
     c_t = f_t ∘ c_(t−1) + (1 − f_t) ∘ (W z_t + b),    f_t, r_t = σ(W_f z_t + b_f), σ(W_r z_t + b_r)
 
-`units` channels, 32 in the paper, run from left to right: tokens get to know what came before them
-even where attention is approximate. The gates see z alone, so c of all tokens comes in log₂ n
-parallel passes (`kernels/scan.py`). A padded token changes nothing: there f = 1. Time O(n c units),
-decoding keeps c: `units` numbers. It reads earlier tokens, so tokens in another order than the
-text's (permuted training) are refused.
+`units` channels, 32 in the paper, run from left to right: tokens read what came before them even
+where attention is approximate. The gates depend on z alone, so c of all tokens takes log₂ n
+parallel passes (`kernels/recurrence/scan.py`). A padded token changes nothing: there f = 1. Time
+O(n c units), decoding stores c: `units` numbers. It reads earlier tokens, so permuted training,
+which changes their order, is refused.
 
 Paper: Jaszczur et al. 2021, section 5 (Terraformer), https://arxiv.org/abs/2111.12763; the unit:
 Lei et al. 2017, https://arxiv.org/abs/1709.02755
@@ -16,14 +16,18 @@ Lei et al. 2017, https://arxiv.org/abs/1709.02755
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from weft.errors import WeftError
-from weft.feedforward.base import FEEDFORWARDS, FeedForward, Traits
-from weft.kernels.scan import linear_scan
+from weft.feedforward.base import (
+    FEEDFORWARDS,
+    FeedForward,
+    FeedForwardConfig,
+    FeedForwardTraits,
+)
+from weft.kernels.recurrence.scan import linear_scan
 from weft.layers.state import State
 
 
@@ -32,10 +36,10 @@ from weft.layers.state import State
 class WithSRU:
     """Another feed-forward, and a recurrence added to it."""
 
-    inner: Any = field(default_factory=lambda: FEEDFORWARDS.make("dense"))  # or a spec string
+    inner: FeedForwardConfig = field(default_factory=lambda: FEEDFORWARDS.make("dense"))
     units: int = 32  # channels of the recurrence
 
-    traits = Traits(
+    traits = FeedForwardTraits(
         summary="another feed-forward, and a narrow recurrence (SRU) added to its result",
         paper="Jaszczur et al. 2021, https://arxiv.org/abs/2111.12763",
         parameters="those of `inner`, 2·c·units + 3·units²",
@@ -44,29 +48,24 @@ class WithSRU:
     )
 
     def __post_init__(self) -> None:
-        if isinstance(self.inner, str):
-            object.__setattr__(self, "inner", FEEDFORWARDS.parse(self.inner))
-        if not hasattr(self.inner, "build"):
-            raise WeftError(f"inner is a feed-forward config or a spec string; got {self.inner!r}")
         if isinstance(self.inner, WithSRU):
             raise WeftError(f"one recurrence stands beside a feed-forward; got inner={self.inner}")
         if self.units < 1:
             raise WeftError(f"units is at least 1; got units={self.units}")
 
     def build(self, dim: int, dropout: float = 0.0, bias: bool = True) -> WithSRUFeedForward:
-        """The module for this width."""
         return WithSRUFeedForward(self, dim, dropout, bias)
 
 
 @dataclass
 class SRUState(State):
-    """What the recurrence remembers."""
+    """The state of the recurrence."""
 
     c: Tensor | None = None  # (b, units), float32 or wider
 
 
 class Recurrence(nn.Module):
-    """(b, n, c) -> (b, n, c) through a few channels that remember."""
+    """(b, n, c) -> (b, n, c) through a few recurrent channels."""
 
     def __init__(self, dim: int, units: int, bias: bool) -> None:
         super().__init__()
@@ -76,7 +75,7 @@ class Recurrence(nn.Module):
         self.to_out = nn.Linear(units, dim, bias=bias)
 
     def forward(self, x: Tensor, c: Tensor, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Tokens (b, n, c) from a memory (b, units) on -> (b, n, c), and the memory after them."""
+        """Tokens (b, n, c) and the memory (b, units) before them -> (b, n, c), and that after."""
         z = self.to_narrow(self.norm(x))  # (b, n, units)
         r, f, new = self.to_gates(z).to(c.dtype).chunk(3, dim=-1)  # (b, n, units) each
         forget = torch.sigmoid(f)
@@ -94,7 +93,7 @@ class Recurrence(nn.Module):
 
 
 class WithSRUFeedForward(FeedForward):
-    """inner(x) and the recurrence's result."""
+    """inner(x) + recurrence(x)."""
 
     def __init__(self, config: WithSRU, dim: int, dropout: float, bias: bool) -> None:
         super().__init__()
@@ -104,8 +103,8 @@ class WithSRUFeedForward(FeedForward):
 
     def forward(self, x: Tensor, *, valid: Tensor | None = None) -> Tensor:
         """(b, n, c) -> (b, n, c)."""
-        beside, _ = self.recurrence(x, self.recurrence.start(len(x)), valid)
-        return self.inner(x, valid=valid) + beside
+        added, _ = self.recurrence(x, self.recurrence.start(len(x)), valid)
+        return self.inner(x, valid=valid) + added
 
     def start(self, batch: int = 1) -> SRUState:
         """The memory before the first token."""
@@ -113,8 +112,8 @@ class WithSRUFeedForward(FeedForward):
 
     def step(self, x: Tensor, state: SRUState) -> tuple[Tensor, SRUState]:
         """The next tokens (b, n, c) -> (b, n, c), and the memory after them."""
-        beside, c = self.recurrence(x, state.c)
-        return self.inner(x) + beside, SRUState(state.position + x.shape[1], c)
+        added, c = self.recurrence(x, state.c)
+        return self.inner(x) + added, SRUState(state.position + x.shape[1], c)
 
     def state_size(self, tokens: int) -> int:
         """The same at any length."""

@@ -5,7 +5,7 @@ from weft.generate.decoding import Decoding, Piece
 from weft.generate.engine import Engine
 from weft.generate.sampling import Sampling
 from weft.generate.stopping import Stopping
-from weft.generate.text import ByteText, Text, TokenizerText
+from weft.generate.text import ByteText, TextCodec, TokenizerText
 
 __all__ = [
     "Beams",
@@ -16,7 +16,7 @@ __all__ = [
     "Piece",
     "Sampling",
     "Stopping",
-    "Text",
+    "TextCodec",
     "TokenizerText",
     "beam_search",
 ]

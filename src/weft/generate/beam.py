@@ -1,10 +1,10 @@
-"""Beam search: the most probable continuation among the few that look best at every step.
+"""Beam search: the most probable continuation among the few best at every step.
 
     score(y) = log p(y | x) / ((5 + |y|) / 6)^α,    |y| new tokens, the one that ends it included
 
 Of all continuations of the live hypotheses by one token, the 2·beams best by log p are ranked.
-Those that end, if they stand among the first `beams`, are finished; the best `beams` that do not
-end live on. The search is over once `beams` have finished; at the length limit everything finishes.
+Those that end are finished if they are among the first `beams`; the best `beams` that do not end
+continue. The search stops once `beams` have finished; at the length limit everything finishes.
 So one beam is greedy decoding, and as many beams as there are continuations search exhaustively.
 
 Papers: Wu et al. 2016, section 7 (the length penalty), https://arxiv.org/abs/1609.08144; Vaswani et
@@ -37,7 +37,7 @@ class Beams:
             raise WeftError(f"beams is at least 1; got {self.width}")
 
     def score(self, log_probability: float, tokens: int) -> float:
-        """What finished hypotheses are compared by."""
+        """The score that finished hypotheses are ranked by."""
         return log_probability / ((5 + tokens) / 6) ** self.length_penalty
 
 
@@ -52,7 +52,7 @@ class Hypothesis:
 
 @dataclass
 class _Live:
-    """The hypotheses of all rows that still search: `beams` places for each row."""
+    """The hypotheses of all rows that are not done: `beams` slots for each row."""
 
     rows: list[int]
     state: Any
@@ -70,10 +70,10 @@ def beam_search(
     if not new_tokens or not len(prompts):
         return [[Hypothesis((), 0.0, 0.0)] for _ in prompts]
     live = _started(model, prompts, beams, source)
-    ends = torch.tensor(sorted(ends), device=prompts.device)
+    stop = torch.tensor(sorted(ends), device=prompts.device)
     for made in range(1, new_tokens + 1):
         parent, token, log_probability = _ranked(live, beams)  # (b, 2·beams) each
-        ending = torch.isin(token, ends) if made < new_tokens else torch.ones_like(token).bool()
+        ending = torch.isin(token, stop) if made < new_tokens else torch.ones_like(token).bool()
         _collect(finished, live, beams, parent, token, log_probability, ending)
         open_ended = (log_probability.isfinite() & ~ending).any(-1).tolist()
         short = [len(finished[row]) < beams.width for row in live.rows]
@@ -88,7 +88,7 @@ def beam_search(
 
 
 def _started(model: Any, prompts: Tensor, beams: Beams, source: dict[str, Any]) -> _Live:
-    """Read the prompts once; each row has one hypothesis, the empty one."""
+    """Read the prompts; each row starts with one empty hypothesis."""
     count, places = len(prompts), beams.width
     scores, state = model.next_scores(prompts, model.start(count, **source))
     repeat = torch.arange(count, device=prompts.device).repeat_interleave(places)
@@ -99,11 +99,11 @@ def _started(model: Any, prompts: Tensor, beams: Beams, source: dict[str, Any]) 
 
 
 def _ranked(live: _Live, beams: Beams) -> tuple[Tensor, Tensor, Tensor]:
-    """The 2·beams best continuations of each row: place of the parent, token, log p."""
+    """The 2·beams best continuations of each row: slot of the parent, token, log p."""
     vocab = live.scores.shape[-1]
     steps = live.scores.double().log_softmax(-1).view(len(live.rows), beams.width, vocab)
     total = (live.log_probability[..., None] + steps).flatten(1)  # (b, beams·vocab)
-    # A stable sort: of equals the first, as argmax takes it.
+    # A stable sort takes the first of equals, as argmax does.
     best, place = total.sort(dim=-1, descending=True, stable=True)
     best, place = best[:, : 2 * beams.width], place[:, : 2 * beams.width]
     return place // vocab, place % vocab, best
@@ -118,7 +118,7 @@ def _collect(
     log_probability: Tensor,
     ending: Tensor,
 ) -> None:
-    """Take the hypotheses that end among the first `beams`."""
+    """Add the hypotheses that end among the first `beams` to `finished`."""
     ends = ending[:, : beams.width] & log_probability[:, : beams.width].isfinite()
     for i, rank in ends.nonzero().tolist():
         before = live.tokens[i, parent[i, rank]].tolist()
@@ -136,21 +136,21 @@ def _onward(
     log_probability: Tensor,
     ending: Tensor,
 ) -> _Live:
-    """The best `beams` that do not end, of the rows that still search, one token further."""
+    """The best `beams` that do not end, of the rows that are not done, one token further."""
     width, index = beams.width, torch.tensor(going, device=token.device)
     alive = log_probability.masked_fill(ending, -torch.inf)[index]  # (b, 2·beams)
-    kept, rank = alive.sort(dim=-1, descending=True, stable=True)
-    kept, rank = _padded(kept, width, -torch.inf), _padded(rank, width, 0)  # (b, beams)
+    best, rank = alive.sort(dim=-1, descending=True, stable=True)
+    best, rank = _padded(best, width, -torch.inf), _padded(rank, width, 0)  # (b, beams)
     parent, token = parent[index].gather(1, rank), token[index].gather(1, rank)
     state = live.state.select((index[:, None] * width + parent).flatten())
     scores, state = model.next_scores(token.reshape(-1, 1), state)
     before = live.tokens[index[:, None], parent]  # (b, beams, length)
     tokens = torch.cat((before, token[..., None]), dim=-1)
-    return _Live([live.rows[i] for i in going], state, scores, kept, tokens)
+    return _Live([live.rows[i] for i in going], state, scores, best, tokens)
 
 
 def _padded(values: Tensor, width: int, fill: float) -> Tensor:
-    """(b, k) -> (b, width): cut, or filled up where a tiny vocabulary gives fewer."""
+    """(b, k) -> (b, width): cut, or padded where a tiny vocabulary gives fewer."""
     missing = max(width - values.shape[1], 0)
     extra = values.new_full((len(values), missing), fill)
     return torch.cat((values[:, :width], extra), dim=1)

@@ -1,28 +1,31 @@
-"""`generate` and `stream`: what a model offers that decodes step by step.
+"""`generate` and `stream` for models that decode step by step.
 
 A class that has `start` and `step` inherits both from `Decoding`:
 
     start(batch, **source) -> state
     step(ids, state) -> scores (b, n, vocab), state
-    check_prompt(ids, tokens)                       raises where ids (n,) cannot grow to so many
+    check_prompt(ids, tokens)                       raises where ids (n,) cannot grow to `tokens`
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from weft.errors import WeftError
 from weft.generate.beam import Beams, beam_search
-from weft.generate.engine import Engine
+from weft.generate.engine import Engine, source_rows
 from weft.generate.sampling import Sampling
 from weft.generate.stopping import Reason, Stopping
-from weft.generate.text import Text
+from weft.generate.text import TextCodec
+from weft.layers.marks import Marks
 
 Stop = int | str | Iterable[int | str] | None
 
@@ -40,13 +43,15 @@ class Piece:
 class Decoding:
     """Continues prompts by `start` and `step`."""
 
+    step: Callable[[Tensor, Any], tuple[Tensor, Any]]
+
     def next_scores(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
         """New ids (b, n) -> scores (b, vocab) of the token that follows them, and the state."""
         scores, state = self.step(ids, state)
         return scores[:, -1], state
 
     def check_prompt(self, ids: Tensor, tokens: int) -> None:
-        """Refuse ids (n,) that this model cannot read, or cannot continue to so many tokens."""
+        """Raise where the model cannot read ids (n,), or not continue them to `tokens` tokens."""
 
     def generate(
         self,
@@ -60,21 +65,23 @@ class Decoding:
         repetition_penalty: float = Sampling.repetition_penalty,
         seed: int | None = Sampling.seed,
         stop: Stop = None,
-        text: Text | None = None,
+        text: TextCodec | None = None,
         prompt_chunk: int | None = None,
         beams: Beams | int | None = None,
         source: Tensor | None = None,
         source_valid: Tensor | None = None,
+        source_marks: Marks | None = None,
     ) -> Tensor | list[Tensor]:
         """Continue prompts: (b, n) -> (b, n + new), or rows (n,) of any lengths -> a list.
 
         Temperature 0 takes the best token; otherwise tokens are drawn after the filters of
-        `Sampling`. Each row has its own random numbers, set by `seed` and the row's number alone
-        (without a seed: by torch's global one). A row ends after a token or a string of `stop`
-        (strings need `text`), which is kept; in a (b, n + new) result its last token is repeated.
-        `prompt_chunk` reads long prompts so many tokens at a time; `beams` searches instead.
+        `Sampling`. Each row has its own random numbers, which depend on `seed` and its index only
+        (without a seed: on torch's global generator). A row ends after a token or a string of
+        `stop` (strings need `text`), which is included; in a (b, n + new) result its last token is
+        repeated. `prompt_chunk` is the number of prompt tokens read per call; `beams` searches
+        instead.
         """
-        extra = self._source(source, source_valid)
+        extra = self._source(source, source_valid, source_marks)
         sampling = Sampling(
             temperature=temperature,
             top_k=top_k,
@@ -101,24 +108,27 @@ class Decoding:
                 for _ in engine.steps():
                     pass
             found = [_grown(row.prompt, row.watch.tokens) for row in engine.rows]
-        return _stacked(found) if isinstance(ids, Tensor) and found else found or ids
+        if isinstance(ids, Tensor):
+            return _stacked(found) if found else ids
+        return found
 
     def stream(
         self,
         ids: Tensor | Sequence[Tensor],
         max_new_tokens: int,
         *,
-        text: Text,
+        text: TextCodec,
         sampling: Sampling | None = None,
         stop: Stop = None,
         prompt_chunk: int | None = None,
         source: Tensor | None = None,
         source_valid: Tensor | None = None,
+        source_marks: Marks | None = None,
     ) -> Iterator[Piece]:
         """Pieces of text as they come, never half a character nor a part of a stop string.
 
-        The pieces of a row joined are its text; the last of them says why the row ended. The
-        model stays in `eval` mode until the iterator is used up or closed.
+        The pieces of a row concatenated are its text; the last of them says why the row ended. The
+        model stays in `eval` mode until the iterator is exhausted or closed.
         """
         engine = Engine(
             model=self,
@@ -127,7 +137,7 @@ class Decoding:
             sampling=sampling or Sampling(),
             text=text,
             chunk=prompt_chunk,
-            source=self._source(source, source_valid),
+            source=self._source(source, source_valid, source_marks),
         )
         return self._pieces(engine)
 
@@ -152,20 +162,18 @@ class Decoding:
     ) -> list[Tensor]:
         if sampling != Sampling(seed=sampling.seed):
             raise WeftError(
-                "beams search for the most probable text, so nothing is drawn; "
+                "beams search for the most probable text without sampling; "
                 f"leave out the settings of {sampling}"
             )
         if stopping.strings:
-            raise WeftError("beam search ends at tokens; give ids as stop, no strings")
+            raise WeftError("beam search ends at tokens; give ids as stop, not strings")
         beams = Beams(width=beams) if isinstance(beams, int) else beams
         rows = self._prompts(ids, stopping.new_tokens)
         found: dict[int, Tensor] = {}
         with evaluating(self):
             for length in sorted({len(row) for row in rows}):
                 group = [i for i, row in enumerate(rows) if len(row) == length]
-                own = {
-                    k: v if v is None else v[group].to(rows[0].device) for k, v in source.items()
-                }
+                own = source_rows(source, torch.tensor(group), rows[0].device)
                 together = torch.stack([rows[i] for i in group])  # (b, n)
                 new = stopping.new_tokens
                 best = beam_search(self, together, new, sorted(stopping.tokens), beams, own)
@@ -174,31 +182,52 @@ class Decoding:
         return [found[i] for i in range(len(rows))]
 
     def _prompts(self, ids: Tensor | Sequence[Tensor], new: int) -> list[Tensor]:
-        device = self.device if hasattr(self, "device") else next(self.parameters()).device
+        device = _device(self)
         rows = [_checked(row).to(device, torch.long) for row in ids]
         for row in rows:
-            # The last token is returned, never read.
+            # The last token is returned, never an input.
             self.check_prompt(row, len(row) + max(new - 1, 0))
         return rows
 
-    def _source(self, source: Tensor | None, source_valid: Tensor | None) -> dict[str, Any]:
-        if source is None and source_valid is None:
-            return {}
-        return {"source": source, "source_valid": source_valid}
+    def _source(
+        self, source: Tensor | None, source_valid: Tensor | None, source_marks: Marks | None = None
+    ) -> dict[str, Any]:
+        given = {"source": source, "source_valid": source_valid, "source_marks": source_marks}
+        found = {name: value for name, value in given.items() if value is not None}
+        return {"source": source, "source_valid": source_valid, **found} if found else {}
+
+
+# Modules that trained before they began to decode, and how many decodings are under way in each.
+_decoding: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+_decoding_lock = Lock()
 
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """No dropout inside; afterwards every module trains or not, as before."""
-    modules = model.modules() if isinstance(model, nn.Module) else ()
-    training = [module for module in modules if module.training]
-    for module in training:
-        module.training = False
+    """No dropout inside; every module trains again when the last decoding that uses it has ended.
+
+    Decodings of several threads, and streams that are read in turns, overlap: the first to end
+    must not bring dropout back to the others.
+    """
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    with _decoding_lock:
+        paused = [module for module in modules if module.training or module in _decoding]
+        for module in paused:
+            _decoding[module] = _decoding.get(module, 0) + 1
+            module.training = False
     try:
         yield
     finally:
-        for module in training:
-            module.training = True
+        with _decoding_lock:
+            for module in paused:
+                _decoding[module] -= 1
+                if not _decoding[module]:
+                    del _decoding[module]
+                    module.training = True
+
+
+def _device(model: Any) -> torch.device:
+    return model.device if hasattr(model, "device") else next(model.parameters()).device
 
 
 def _checked(row: Tensor) -> Tensor:

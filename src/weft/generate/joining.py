@@ -1,8 +1,8 @@
-"""Decoding states of several batches as the state of one.
+"""Concatenation of decoding states along the batch.
 
 A state is a dataclass of tensors whose first axis is the batch, of values that all rows share, and
-of further states. Two states join where everything but the batch agrees: the same tokens consumed,
-caches of one size. A state of another kind may have a class method `joined(states)` of its own.
+of further states. States can be joined where everything but the batch agrees: the number of tokens
+consumed, the sizes of caches. A state of another kind defines a class method `joined(states)`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Misfit(Exception):
 
 
 def joined(states: Sequence[Any]) -> Any:
-    """The rows of all states, in order; raises `Misfit` where they do not fit together."""
+    """The rows of all states, in order; raises `Misfit` where they cannot be joined."""
     first = states[0]
     if any(type(state) is not type(first) for state in states):
         raise Misfit
@@ -29,7 +29,7 @@ def joined(states: Sequence[Any]) -> Any:
         return first.joined(states)
     if isinstance(first, Tensor):
         return _cat(states)
-    if dataclasses.is_dataclass(first):
+    if dataclasses.is_dataclass(first) and not isinstance(first, type):
         names = [field.name for field in dataclasses.fields(first)]
         parts = {name: joined([getattr(state, name) for state in states]) for name in names}
         return dataclasses.replace(first, **parts)

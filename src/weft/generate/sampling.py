@@ -3,15 +3,15 @@
 Filters apply in this order, each to what the one before it left:
 
     1 repetition penalty   score s of a token seen before becomes s / θ if s > 0, else s · θ
-    2 temperature          p = softmax(s / temperature); 0: the best token, the first of equals
-    3 top-k                the k best, exactly k of them also where scores are equal
+    2 temperature          p = softmax(s / temperature); 0: the best token, of equals the first
+    3 top-k                the k best, exactly k also where scores are equal
     4 top-p                a token is kept while the probability of those before it is below p,
                            so the smallest set that holds at least p; the best is always kept
     5 min-p                tokens at least min_p times as probable as the best
 
 Drawing: u uniform in [0, 1), the token is the first whose cumulative probability exceeds u, in
-order of falling probability; softmax and sums in float64. Each row has its own random numbers, set
-by the seed and the row's number alone.
+descending probability; softmax and sums in float64. Each row has its own random numbers, which
+depend on the seed and the index of the row only.
 
 Papers: repetition penalty, Keskar et al. 2019, section 4.1, https://arxiv.org/abs/1909.05858;
 top-p, Holtzman et al. 2019, https://arxiv.org/abs/1904.09751; min-p, Nguyen et al. 2024,
@@ -31,14 +31,14 @@ from weft.errors import WeftError
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How the next token is taken from its scores."""
+    """How the next token is chosen from its scores."""
 
     temperature: float = 0.0  # 0: the best token
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
     repetition_penalty: float = 1.0  # above 1 makes tokens of the prompt and the text rarer
-    seed: int | None = None  # None: by torch's global one
+    seed: int | None = None  # None: drawn from torch's global generator
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
@@ -57,8 +57,8 @@ class Sampling:
         filters = (self.top_k, self.top_p, self.min_p)
         if self.temperature == 0 and any(value is not None for value in filters):
             raise WeftError(
-                "temperature=0 takes the best token, so top_k, top_p and min_p have nothing to "
-                "do; give a temperature above 0"
+                "temperature=0 takes the best token, so top_k, top_p and min_p have no effect; "
+                "give a temperature above 0"
             )
 
     @property
@@ -67,7 +67,7 @@ class Sampling:
         return self.repetition_penalty != 1.0
 
     def generators(self, rows: int) -> list[torch.Generator]:
-        """One source of random numbers for each row."""
+        """A random generator for each row."""
         seed = self.seed if self.seed is not None else int(torch.randint(2**62, ()))
         # Far apart, so that row 1 of one seed is not row 0 of the next.
         first = seed * 0x9E3779B97F4A7C15
@@ -86,7 +86,7 @@ class Sampling:
         draws = [torch.rand((), generator=own, dtype=torch.float64) for own in generators]
         uniform = torch.stack(draws).to(scores.device)  # (b,)
         ranked, tokens = scores.double().sort(dim=-1, descending=True, stable=True)
-        weights = self.kept((ranked / self.temperature).softmax(-1))  # (b, vocab)
+        weights = self.filtered((ranked / self.temperature).softmax(-1))  # (b, vocab)
         cumulative = weights.cumsum(-1)  # (b, vocab)
         target = uniform[:, None] * cumulative[:, -1:]  # (b, 1)
         place = (cumulative <= target).sum(-1, keepdim=True)  # (b, 1)
@@ -101,8 +101,8 @@ class Sampling:
             seen, torch.where(scores > 0, scores / penalty, scores * penalty), scores
         )
 
-    def kept(self, ranked: Tensor) -> Tensor:
-        """Falling probabilities (b, vocab), 0 where a filter drops them; they need not sum to 1."""
+    def filtered(self, ranked: Tensor) -> Tensor:
+        """Descending probabilities (b, vocab) -> 0 where filtered out; the sum may be below 1."""
         if self.top_k is not None:
             ranked = ranked.clone()
             ranked[:, self.top_k :] = 0.0

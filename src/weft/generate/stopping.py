@@ -1,9 +1,9 @@
 """When a row ends: at a token, at a string in its text, or when it is long enough.
 
-A token that ends a row is kept in its ids, and so is the one that completes a stop string; the text
-stops before the string. The stop string that is complete first counts, of several that end at one
-place the longest. So the text does not depend on how tokens cut it: a stop string may begin inside
-one token and end inside another. Text that may still become a stop string is held back.
+A token that ends a row stays in its ids, and so does the one that completes a stop string; the text
+stops before the string. The stop string that is complete first counts, of several that end at the
+same character the longest. So the text does not depend on tokenisation: a stop string may begin
+inside one token and end inside another. Text that may still become a stop string is held back.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from weft.errors import WeftError
-from weft.generate.text import Text
+from weft.generate.text import TextCodec
 
 Reason = Literal["token", "string", "length"]
 
@@ -22,7 +22,7 @@ Reason = Literal["token", "string", "length"]
 class Stopping:
     """What ends a row."""
 
-    new_tokens: int  # at most so many are added
+    new_tokens: int  # the most that are added
     tokens: frozenset[int] = frozenset()
     strings: tuple[str, ...] = ()
 
@@ -34,7 +34,7 @@ class Stopping:
 
     @classmethod
     def at(cls, new_tokens: int, stop: int | str | Iterable[int | str] | None) -> Stopping:
-        """After so many tokens, or at ids and strings, one or several of them."""
+        """After `new_tokens` tokens, or at ids and strings, one or several of them."""
         given = [stop] if isinstance(stop, int | str) else list(stop or ())
         return cls(
             new_tokens=new_tokens,
@@ -42,20 +42,20 @@ class Stopping:
             strings=tuple(item for item in given if isinstance(item, str)),
         )
 
-    def watch(self, before: Sequence[int], text: Text | None) -> Watch:
-        """A watcher for one row that continues the ids `before`."""
+    def watch(self, before: Sequence[int], text: TextCodec | None) -> StopChecker:
+        """A checker for one row that continues the ids `before`."""
         if self.strings and text is None:
             raise WeftError(
                 f"the stop strings {list(self.strings)} are looked for in text; "
                 "give text=, which says how ids become text (weft.generate.ByteText())"
             )
-        return Watch(self, before, text)
+        return StopChecker(self, before, text)
 
 
-class Watch:
-    """One row: takes its new tokens, hands out its text, says when it has ended and why."""
+class StopChecker:
+    """One row: takes its new tokens, returns its text, knows when it has ended and why."""
 
-    def __init__(self, stopping: Stopping, before: Sequence[int], text: Text | None) -> None:
+    def __init__(self, stopping: Stopping, before: Sequence[int], text: TextCodec | None) -> None:
         self._stopping = stopping
         self._writer = None if text is None else text.writer(before)
         self._held = HeldBack(stopping.strings)
@@ -63,10 +63,10 @@ class Watch:
         self.reason: Reason | None = None if stopping.new_tokens else "length"
 
     def push(self, token: int) -> str:
-        """Take a token; the text that is certain now, empty where there is no text."""
+        """Add a token; returns the text that is certain now."""
         self.tokens.append(token)
         ends = token in self._stopping.tokens
-        # A token that ends the row is no part of its text.
+        # A token that ends the row is not part of its text.
         piece = self._write("" if ends or self._writer is None else self._writer.push(token))
         if self.reason is None and ends:
             self.reason = "token"
@@ -81,7 +81,7 @@ class Watch:
         return piece
 
     def _rest(self) -> str:
-        """What is left when a row ends otherwise than by a string; it may hold one all the same."""
+        """The rest of the text of a row that no string has ended; it may still contain one."""
         if self._writer is None:
             return ""
         piece = self._write(self._writer.end())

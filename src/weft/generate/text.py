@@ -1,7 +1,7 @@
 """Ids to text and back: bytes of UTF-8, or a `tokenizers` JSON file.
 
-A writer turns ids into text as they come. It holds back what is not yet a whole character, so the
-pieces joined are the text of all ids, wherever it is cut.
+A writer decodes ids one at a time. It holds back incomplete characters, so the concatenated pieces
+are the text of all ids.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ _UNKNOWN = "\ufffd"
 
 
 class Writer(Protocol):
-    """Ids come in one at a time, whole characters come out."""
+    """Decodes ids one at a time into whole characters."""
 
     def push(self, token: int) -> str:
-        """The text that this id completes; often one character or one word, at times nothing."""
+        """The text that this id completes; may be empty."""
         ...
 
     def end(self) -> str:
-        """What was held back, unreadable bytes as U+FFFD."""
+        """The text held back, invalid bytes as U+FFFD."""
         ...
 
 
-class Text(Protocol):
+class TextCodec(Protocol):
     """How text becomes ids, and ids text."""
 
     vocab: int
@@ -54,7 +54,7 @@ class ByteText:
         return list(text.encode("utf-8"))
 
     def writer(self, before: Sequence[int] = ()) -> ByteWriter:
-        """A writer; a character whose first bytes end `before` is written whole."""
+        """A writer; a character that begins in `before` is written whole."""
         return ByteWriter(before)
 
 
@@ -75,7 +75,7 @@ class ByteWriter:
         return self._decoder.decode(bytes([token]))
 
     def end(self) -> str:
-        """U+FFFD where a character was begun."""
+        """U+FFFD where a character is incomplete."""
         return self._decoder.decode(b"", final=True)
 
 
@@ -91,17 +91,17 @@ class TokenizerText:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def writer(self, before: Sequence[int] = ()) -> TokenizerWriter:
-        """A writer; the last ids of `before` settle spaces between words."""
+        """A writer; the last ids of `before` decide about spaces between words."""
         return TokenizerWriter(self._tokenizer, before)
 
 
 class TokenizerWriter:
-    """Ids in, text out: the difference that each id makes to the text of the last few."""
+    """Decodes the last few ids with and without each new one; the difference is its text."""
 
     def __init__(self, tokenizer: Any, before: Sequence[int]) -> None:
         self._tokenizer = tokenizer
         self._ids = list(before[-_CONTEXT:])
-        self._written = len(self._ids)  # ids whose text is out
+        self._written = len(self._ids)  # ids whose text was returned
 
     def push(self, token: int) -> str:
         """The text that this id completes."""
@@ -139,7 +139,23 @@ def load_tokenizer(path: str | Path) -> Any:
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as cause:  # the package raises plain Exceptions
-        raise WeftError(f"{path} is no `tokenizers` JSON file: {cause}") from cause
+        raise WeftError(f"{path} is not a `tokenizers` JSON file: {cause}") from cause
+    return _plain(tokenizer)
+
+
+def tokenizer_of(text: str) -> Any:
+    """The tokenizer of the text of a `tokenizers` JSON file."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as cause:
+        raise WeftError(
+            "this model's tokenizer needs the tokenizers package: pip install tokenizers"
+        ) from cause
+    return _plain(Tokenizer.from_str(text))
+
+
+def _plain(tokenizer: Any) -> Any:
+    """Without cutting and padding of its own."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

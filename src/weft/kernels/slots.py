@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.kernels.dense import expand_heads
+from weft.kernels.dense.reference import expand_heads
 
 
 def causal_slot_attention(

@@ -19,6 +19,8 @@ from weft.layers.clusters import Clusters
 class AdaptiveTable(nn.Module):
     """Ids (b, n) -> (b, n, c)."""
 
+    ranks: Tensor
+
     def __init__(self, places: Clusters, dim: int) -> None:
         super().__init__()
         self.places = places
@@ -28,7 +30,7 @@ class AdaptiveTable(nn.Module):
         self.waists = nn.ParameterList(torch.randn(dim, width) * width**-0.5 for width in widths)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """The rows of these tokens; each cluster is read at every place, so shapes are fixed."""
+        """The rows of these tokens; every cluster is read at every token, so shapes are static."""
         ranks = self.ranks[ids]  # (b, n)
         own = self.places.cluster_of(ranks)  # (b, n)
         rows = []

@@ -1,4 +1,4 @@
-"""Tensors that grow token by token, without copying at every step what is there already."""
+"""Tensors that grow token by token, without a copy of the whole at every step."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 def append(room: Tensor | None, held: Tensor, new: Tensor) -> tuple[Tensor, Tensor | None]:
-    """held (b, g, m, d) and behind it new (b, g, n, d): (b, g, m + n, d), and the room it is in.
+    """held (b, g, m, d) followed by new (b, g, n, d): (b, g, m + n, d), and the buffer it is in.
 
-    `room` (b, g, more, d) has `held` in front and nothing that counts behind it; a quarter more
-    than is needed is taken when it is full. Where gradients are wanted nothing is written in place.
+    `room` (b, g, more, d) is the buffer that starts with `held`; its rest is unused. A full one is
+    replaced by one with 25 % to spare. Where gradients are needed nothing is written in place.
     """
     if torch.is_grad_enabled() and (held.requires_grad or new.requires_grad):
         return torch.cat((held, new), dim=2), None

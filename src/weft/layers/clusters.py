@@ -19,7 +19,7 @@ from weft.errors import WeftError
 
 @dataclass(frozen=True, kw_only=True)
 class Clusters:
-    """Which tokens stand in which cluster."""
+    """Which tokens are in which cluster."""
 
     vocab: int
     cutoffs: tuple[int, ...]

@@ -5,8 +5,8 @@
     depthwise     the same with a diagonal W_t
     mean, max     over the tokens of block s
 
-All but the first work on blocks of w tokens, know no longest length and shift with their input: x
-moved by w tokens gives slots moved by one. Padding counts as 0 in a sum and not at all in a mean
+All but the first work on blocks of w tokens, at any length, and are shift-equivariant: x shifted by
+w tokens gives slots shifted by one. Padding counts as 0 in a sum and not at all in a mean
 or maximum; a last block that is not full counts as padded.
 """
 

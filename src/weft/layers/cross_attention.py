@@ -9,14 +9,16 @@ seeds read a whole set, so any number of vectors becomes `seeds` of them, in any
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.errors import WeftError
-from weft.kernels.attend import attend
-from weft.kernels.dense import dense_attention
-from weft.layers.projection import Projections
+from weft.kernels.attend.api import attend
+from weft.kernels.dense.reference import dense_attention
+from weft.layers.projections.dense import Projections
 
 
 class CrossAttention(nn.Module):
@@ -39,13 +41,13 @@ class CrossAttention(nn.Module):
     def forward(
         self, x: Tensor, y: Tensor, valid: Tensor | None = None, *, plain: bool = False
     ) -> Tensor:
-        """`valid` (b, m) is True where y is real; `plain`: by the equation, for tests."""
+        """`valid` (b, m) is True where y is real; `plain`: from the equation, for tests."""
         q, k, v = self.project.q(x), self.project.k(y), self.project.v(y)
         if plain:
             mask = None if valid is None else valid[:, None, None, :]
             return self.project.out(dense_attention(q, k, v, mask=mask)[0])
         dropout = self.dropout if self.training else 0.0
-        return self.project.out(attend(q, k, v, valid=valid, dropout=dropout))
+        return self.project.out(cast(Tensor, attend(q, k, v, valid=valid, dropout=dropout)))
 
 
 class SetBlock(nn.Module):

@@ -7,7 +7,7 @@ sin and cos of p · 10000^(−2k/c) in channels 2k and 2k + 1 (Vaswani et al. 20
 https://arxiv.org/abs/1706.03762); it works at any length, a learned table at most at its own.
 
 φ is for ids that are levels on a scale, such as the brightness of a pixel: φ_k is a Gaussian bump
-around the k-th of `bumps` levels spread evenly over the scale, as wide as they are apart. Near
+around the k-th of `rbf_levels` levels spread evenly over the scale, as wide as their spacing. Near
 levels are then embedded alike, and a few rows learn what a table would learn level by level.
 
 `factor` makes the table narrow and widens its rows, W F[id], which saves parameters where the
@@ -18,23 +18,23 @@ Registers are learned vectors in front of every sequence, which the model remove
 the global tokens of ETC and BigBird-ETC, or a CLS token. They carry no position of their own.
 
 Every term starts with standard deviation 1 (continuous inputs: if they have unit variance): as
-large as what a sublayer adds to the stream at the start, so that neither drowns the other. A
-language model that scores with the same table divides by √c (`weft.models.language_model`). Differs
-from the paper: its tokens start at c^(−1/2) and are scaled up by √c; its sinusoid has amplitude 1,
-ours √2.
+large as what a sublayer adds to the stream at the start, so that neither dominates. A
+language model that scores with the same table divides by √c (`weft.models.heads.language_model`).
+Differs from the paper: its tokens start at c^(−1/2) and are scaled up by √c; its sinusoid has
+amplitude 1, ours √2.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.config import config
 from weft.errors import WeftError
 from weft.layers.adaptive_table import AdaptiveTable
 from weft.layers.clusters import Clusters
@@ -42,14 +42,17 @@ from weft.layers.clusters import Clusters
 INITIAL_STD = 1.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@config
 class Embedding:
-    """What enters a model: ids below `vocab`, or vectors of `channels` numbers; exactly one."""
+    """What enters a model: ids below `vocab`, or vectors of `channels` numbers.
+
+    Exactly one is given before it is built; a settings file leaves both to the task.
+    """
 
     vocab: int | None = None
     channels: int | None = None
     positions: Literal["none", "sinusoidal", "learned"] = "none"
-    bumps: int | None = None  # ids are levels on a scale: embedded by bumps instead of a table
+    rbf_levels: int | None = None  # ids are levels on a scale: so many bumps instead of a table
     registers: int = 0  # learned tokens put in front of each sequence
     factor: int | None = None  # width of the table, whose rows are then widened; None: the model's
     cutoffs: tuple[int, ...] = ()  # adaptive input: first ranks of the clusters after the first
@@ -57,55 +60,55 @@ class Embedding:
     frequent: tuple[int, ...] = ()  # ids that come first in rank; the others in order of id
 
     def __post_init__(self) -> None:
-        for name in ("cutoffs", "frequent"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        if (self.vocab is None) == (self.channels is None):
-            raise WeftError(
-                "inputs are token ids (vocab=...) or vectors (channels=...), exactly one of them; "
-                f"got vocab={self.vocab} and channels={self.channels}"
-            )
-        if (self.vocab or self.channels or 0) < 1:
+        if self.vocab is not None and self.channels is not None:
+            raise self._both()
+        if min(self.vocab or 1, self.channels or 1) < 1 or 0 in (self.vocab, self.channels):
             raise WeftError(
                 "vocab or channels is at least 1; "
                 f"got vocab={self.vocab} and channels={self.channels}"
             )
-        if self.positions not in ("none", "sinusoidal", "learned"):
+        levels = self.rbf_levels
+        if levels is not None and (self.channels or not 2 <= levels <= (self.vocab or levels)):
             raise WeftError(
-                "positions of an embedding are 'none', 'sinusoidal' or 'learned'; got "
-                f"{self.positions!r} (Rope, Alibi and T5Bias act in attention: Frame(positions=))"
-            )
-        if self.bumps is not None and (self.vocab is None or not 2 <= self.bumps <= self.vocab):
-            raise WeftError(
-                "bumps embed ids that are levels on a scale: 2 to vocab of them; "
-                f"got bumps={self.bumps}, vocab={self.vocab}"
+                "rbf_levels embed ids that are levels on a scale: 2 to vocab of them; "
+                f"got rbf_levels={levels}, vocab={self.vocab}"
             )
         if self.registers < 0:
             raise WeftError(f"registers counts learned tokens, 0 or more; got {self.registers}")
         self._check_table()
 
     def _check_table(self) -> None:
-        chosen = [self.bumps is not None, self.factor is not None, bool(self.cutoffs)]
-        if sum(chosen) > 1 or (any(chosen) and self.vocab is None):
+        chosen = [self.rbf_levels is not None, self.factor is not None, bool(self.cutoffs)]
+        if sum(chosen) > 1 or (any(chosen) and self.channels is not None):
             raise WeftError(
-                "tokens are embedded by bumps, by a factorised table or by an adaptive one, one of "
-                f"them; got bumps={self.bumps}, factor={self.factor}, cutoffs={self.cutoffs}, "
-                f"vocab={self.vocab}"
+                "tokens are embedded by levels, by a factorised table or by an adaptive one, one "
+                f"of them; got rbf_levels={self.rbf_levels}, factor={self.factor}, "
+                f"cutoffs={self.cutoffs}, vocab={self.vocab}"
             )
         if self.factor is not None and self.factor < 1:
             raise WeftError(f"factor is the width of the table, at least 1; got {self.factor}")
         if self.frequent and not self.cutoffs:
             raise WeftError("frequent orders the tokens of clusters; give cutoffs, or drop it")
-        if self.cutoffs:
+        if self.cutoffs and self.vocab is not None:
             self.clusters()
 
+    def _both(self) -> WeftError:
+        return WeftError(
+            "inputs are token ids (vocab=...) or vectors (channels=...), exactly one of them; "
+            f"got vocab={self.vocab} and channels={self.channels}"
+        )
+
     def clusters(self) -> Clusters:
-        """Which tokens stand in which cluster of an adaptive input."""
+        """Which tokens are in which cluster of an adaptive input."""
+        assert self.vocab is not None  # checked: clusters are of tokens
         return Clusters(
             vocab=self.vocab, cutoffs=self.cutoffs, shrink=self.shrink, frequent=self.frequent
         )
 
     def build(self, dim: int, length: int | None = None) -> Embedder:
         """The module for this width; `length` is the longest sequence, for learned positions."""
+        if self.vocab is None and self.channels is None:
+            raise self._both()
         return Embedder(self, dim, length)
 
 
@@ -114,18 +117,20 @@ class Embedder(nn.Module):
 
     def __init__(self, config: Embedding, dim: int, length: int | None) -> None:
         super().__init__()
-        self.config, self.dim, self.length = config, dim, None
+        self.config, self.dim = config, dim
+        self.length: int | None = None
         if config.cutoffs:
             self.clusters = AdaptiveTable(config.clusters(), dim)
-        elif config.vocab is not None and config.bumps is None:
+        elif config.vocab is not None and config.rbf_levels is None:
             self.table = nn.Parameter(_normal(config.vocab, config.factor or dim))
             if config.factor is not None:
                 self.waist = nn.Parameter(_normal(dim, config.factor) * config.factor**-0.5)
         else:
-            inputs = config.bumps or config.channels
+            inputs = config.rbf_levels or config.channels
+            assert inputs is not None  # checked: vocab or channels is given
             self.linear = nn.Linear(inputs, dim)
-            # Bumps as wide as they are apart: the squares of their heights add up to √π.
-            total = inputs if config.bumps is None else math.sqrt(math.pi)
+            # Bumps as wide as their spacing: the squares of their heights add up to √π.
+            total = inputs if config.rbf_levels is None else math.sqrt(math.pi)
             nn.init.normal_(self.linear.weight, std=INITIAL_STD * total**-0.5)
             nn.init.zeros_(self.linear.bias)
         if config.positions == "learned":
@@ -136,7 +141,7 @@ class Embedder(nn.Module):
                 )
             self.length = length
             self.positions = nn.Parameter(_normal(length, dim))
-        # None rather than an empty parameter, which optimisers and files would carry for nothing.
+        # None rather than an empty parameter, which optimisers and files would store for nothing.
         self.registers = nn.Parameter(_normal(config.registers, dim)) if config.registers else None
 
     def forward(
@@ -147,9 +152,9 @@ class Embedder(nn.Module):
         start: int = 0,
         aligned: bool = False,
     ) -> Tensor:
-        """Embed a sequence whose first real token has position `start`; registers stay apart.
+        """Embed a sequence whose first real token has position `start`, without registers.
 
-        `aligned`: real tokens stand first in each row, so that their places are their positions.
+        `aligned`: real tokens come first in each row, so that their indices are their positions.
         """
         embedded = self.tokens(x, valid)  # (b, n, c)
         added = self.places(x, valid, start, aligned)  # (n, c) or (b, n, c)
@@ -160,7 +165,8 @@ class Embedder(nn.Module):
     ) -> Tensor:
         """Registers, which have no positions, and tokens: (b, g + n, c)."""
         config, b = self.config, len(x)
-        if config.vocab is None or config.bumps or config.factor or config.cutoffs:
+        assert self.registers is not None
+        if config.vocab is None or config.rbf_levels or config.factor or config.cutoffs:
             tokens = self(x, valid=valid, aligned=aligned)
             return torch.cat((self.registers.expand(b, -1, -1), tokens), dim=1)
         # Registers as further rows of the table: the long tensor is written once, not copied.
@@ -193,33 +199,33 @@ class Embedder(nn.Module):
         kind, stop = self.config.positions, start + x.shape[1]
         if kind == "none":
             return None
-        alike = valid is None or aligned
         if kind == "learned":
+            assert self.length is not None
             if self.length < stop:
                 # Padding may be longer than the table: only real tokens count.
                 self.check_length(stop if valid is None else start + int(valid.sum(1).max()))
-            elif alike:
-                return self.positions[start:stop]  # a slice: no gather, and none back
-        if alike:
+            elif valid is None or aligned:
+                return self.positions[start:stop]  # a slice: no gather in either pass
+        if valid is None or aligned:
             index = torch.arange(start, stop, device=x.device)
         else:
             index = start + (valid.long().cumsum(1) - 1).clamp(min=0)  # (b, n)
         if kind == "sinusoidal":
             return sinusoid(index, self.dim) * INITIAL_STD * 2**0.5
-        return self.positions[index.clamp(max=self.length - 1)]
+        return self.positions[index.clamp(max=len(self.positions) - 1)]
 
     def rows(self, ids: Tensor) -> Tensor:
-        """What stands for these tokens, without positions: (b, n) -> (b, n, c)."""
+        """The embeddings of these tokens, without positions: (b, n) -> (b, n, c)."""
         if self.config.cutoffs:
             return self.clusters(ids)
-        if self.config.bumps is not None:
+        if self.config.rbf_levels is not None:
             return self.linear(self.heights(ids))
         rows = F.embedding(ids, self.table)  # (b, n, factor or c)
         return rows if self.config.factor is None else F.linear(rows, self.waist)
 
     def share(self, other: Embedder) -> None:
-        """Take the token tables of another embedder for one's own."""
-        kind = operator.attrgetter("vocab", "bumps", "factor", "cutoffs", "shrink", "frequent")
+        """Use the token tables of another embedder."""
+        kind = operator.attrgetter("vocab", "rbf_levels", "factor", "cutoffs", "shrink", "frequent")
         if kind(self.config) != kind(other.config):
             raise WeftError(
                 "embeddings that share their tokens are of one kind; "
@@ -230,10 +236,12 @@ class Embedder(nn.Module):
                 setattr(self, name, getattr(other, name))
 
     def heights(self, ids: Tensor) -> Tensor:
-        """How high each bump is at these levels: (b, n) -> (b, n, bumps)."""
-        last = self.config.bumps - 1
-        level = ids.to(self.linear.weight.dtype) * (last / (self.config.vocab - 1))  # (b, n)
-        centres = torch.arange(self.config.bumps, device=ids.device, dtype=level.dtype)
+        """How high each bump is at these levels: (b, n) -> (b, n, rbf_levels)."""
+        levels, vocab = self.config.rbf_levels, self.config.vocab
+        assert levels is not None
+        assert vocab is not None
+        level = ids.to(self.linear.weight.dtype) * ((levels - 1) / (vocab - 1))  # (b, n)
+        centres = torch.arange(levels, device=ids.device, dtype=level.dtype)
         return torch.exp(-0.5 * (level[..., None] - centres) ** 2)
 
     def check_length(self, tokens: int) -> None:
@@ -247,6 +255,7 @@ class Embedder(nn.Module):
     def check_ids(self, ids: Tensor) -> None:
         """Refuse ids outside the vocabulary."""
         vocab = self.config.vocab
+        assert vocab is not None
         low, high = (int(ids.min()), int(ids.max())) if ids.numel() else (0, 0)
         if low < 0 or high >= vocab:
             raise WeftError(

@@ -1,13 +1,15 @@
-"""Latents: a fixed number of learned vectors that read a sequence and think about it.
+"""Latents: a fixed number of learned vectors that read a sequence, then each other.
 
     LatentBlock(z, y) = h + mlp(norm(h)),    h = z + attention(norm(z), norm(y))
     latents:   z ← LatentBlock(z, x), then `layers` times z ← LatentBlock(z, z);  `repeats` times
 
-(Jaegle et al. 2021, Perceiver, section 3.1, https://arxiv.org/abs/2103.03206.) The second and all
-further repeats share their weights, as there.
+(Jaegle et al. 2021, Perceiver, section 3.1, https://arxiv.org/abs/2103.03206.) All repeats
+after the first share their weights, as there.
 """
 
 from __future__ import annotations
+
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -55,7 +57,7 @@ class LatentBlock(nn.Module):
 
 
 class Latents(nn.Module):
-    """(b, n, c) -> (b, latents, c): what the latents make of a sequence."""
+    """(b, n, c) -> (b, latents, c)."""
 
     def __init__(
         self,
@@ -89,6 +91,6 @@ class Latents(nn.Module):
         for repeat in range(self.repeats):
             own = min(repeat, 1)
             z = self.read[own](z, x, valid, plain=plain)
-            for block in self.think[own]:
+            for block in cast(nn.ModuleList, self.think[own]):
                 z = block(z, plain=plain)
         return z

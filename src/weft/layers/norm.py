@@ -1,4 +1,4 @@
-"""Normalisation of a token's channels, and where it stands in a sublayer.
+"""Normalisation of a token's channels, and where a sublayer applies it.
 
     layer:  (x − mean(x)) / √(var(x) + ε) · g + b      Ba et al. 2016, https://arxiv.org/abs/1607.06450
     rms:    x / √(mean(x²) + ε) · g                    Zhang, Sennrich 2019, https://arxiv.org/abs/1910.07467
@@ -12,15 +12,15 @@ pre (Xiong et al. 2020, https://arxiv.org/abs/2002.04745).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from torch import nn
 
+from weft.config import config
 from weft.errors import WeftError
 
 
-@dataclass(frozen=True, kw_only=True)
+@config
 class Norm:
     """Which normalisation, and where; statistics are taken in float32 or wider."""
 
@@ -29,15 +29,11 @@ class Norm:
     eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        if self.kind not in ("layer", "rms", "none"):
-            raise WeftError(f"a norm's kind is 'layer', 'rms' or 'none'; got kind={self.kind!r}")
-        if self.place not in ("pre", "post"):
-            raise WeftError(f"a norm's place is 'pre' or 'post'; got place={self.place!r}")
         if not self.eps > 0:
             raise WeftError(f"eps keeps a constant row finite, so it is positive; got {self.eps}")
 
     def build(self, dim: int) -> nn.Module:
-        """The module for this width: (..., c) -> (..., c)."""
+        """(..., c) -> (..., c)."""
         if self.kind == "none":
             return nn.Identity()
         return (nn.LayerNorm if self.kind == "layer" else nn.RMSNorm)(dim, eps=self.eps)

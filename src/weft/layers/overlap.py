@@ -1,11 +1,11 @@
-"""Compression of overlapping windows: every `stride` tokens one slot of `span` tokens.
+"""Compression of overlapping windows: every `stride` tokens, `span` tokens become one slot.
 
     mean   slot_t = mean of x_{ts} ... x_{ts + span − 1}
     mlp    slot_t = W₂ gelu(W₁ [x_{ts} + e_0; ...; x_{ts + span − 1} + e_{span − 1}] + b₁) + b₂
 
-e are learned vectors for the places inside a window. A window that is not full makes no slot.
+e are learned vectors for the positions inside a window. A window that is not full makes no slot.
 `span` is a multiple of `stride`: the tokens are cut into strips of `stride`, each strip is
-multiplied once for every place that it takes in a window, and W₁ e is a vector of its own.
+multiplied once for every position that it has in a window, and W₁ e is computed separately.
 """
 
 from __future__ import annotations
@@ -47,8 +47,11 @@ class OverlapCompression(nn.Module):
             work = torch.promote_types(x.dtype, torch.float32)
             sums = strips.sum(3, dtype=work)  # (b, g, strips, d)
             total = sum(sums[:, :, at : at + slots] for at in range(shares))
+            assert isinstance(total, Tensor)  # `span` has at least one stride
             return (total / self.span).to(x.dtype)
-        constant = self.first(self.places.flatten())  # (d,), in the type that products have here
+        constant = self.first(
+            self.places.flatten()
+        )  # (d,), in the dtype of products, which autocast may lower
         strips, weight = (y.to(constant.dtype) for y in (strips.flatten(3), self.first.weight))
         hidden = _Windows.apply(strips, weight, constant)  # (b, g, slots, d)
         return self.second(F.gelu(hidden))
@@ -57,7 +60,7 @@ class OverlapCompression(nn.Module):
 class _Windows(torch.autograd.Function):
     """Strips (b, g, strips, f), a matrix (d, shares·f) and a vector (d,) -> (b, g, slots, d).
 
-    Each window is its strips side by side, times the matrix, plus the vector.
+    A window is its strips concatenated; it is multiplied by the matrix and the vector is added.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Positions inside attention: rotary (RoPE, also of pictures), ALiBi and T5's relative bias.
+"""Positions inside attention: rotary (RoPE, also in 2D), ALiBi and T5's relative bias.
 
 RoPE turns each pair of channels of q and k by an angle proportional to the position, so that their
 product depends on the distance alone (Su et al. 2021, https://arxiv.org/abs/2104.09864). ALiBi
@@ -6,24 +6,25 @@ subtracts m_a·|i − j| from the scores of head a (Press et al. 2021, https://a
 T5 adds a learned number per head and distance bucket (Raffel et al. 2019, section 2.1,
 https://arxiv.org/abs/1910.10683).
 
-Every scheme answers two questions: `rotate(x, positions)` for queries and keys, and, where it is
-`biased`, `at(head, i, j)`: what is added to a score. `dense_bias` evaluates that for all heads.
+A scheme has `rotate(x, positions)` for queries and keys and, where it is `biased`,
+`at(head, i, j)`: what is added to a score (for all heads: `weft.kernels.attend.bias.dense_bias`).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
 from weft.errors import WeftError
-from weft.kernels.kept import kept
+from weft.kernels.device_cache import device_cache
 from weft.registry import Registry
 
 POSITIONS = Registry("position scheme")
+PositionConfig = Annotated[Any, POSITIONS]  # a config, a table or a spec string
 
 
 class PositionScheme(nn.Module):
@@ -49,7 +50,6 @@ class Rope:
     interleaved: bool = False
 
     def build(self, heads: int, head_dim: int) -> Rotary:
-        """The module for heads of this width."""
         if head_dim % 2:
             raise WeftError(f"rope turns pairs of channels, so head_dim is even; got {head_dim}")
         return Rotary(self, head_dim)
@@ -63,7 +63,7 @@ class Rotary(PositionScheme):
         self.config, self.head_dim = config, head_dim
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Turn (b, h, n, d) by its positions (n,)."""
+        """Rotate (b, h, n, d) by its positions (n,)."""
         d = self.head_dim
         power = torch.arange(0, d, 2, device=x.device, dtype=torch.float64) / d
         angle = positions.to(x.device, torch.float64)[:, None] * self.config.base**-power
@@ -81,12 +81,12 @@ class Rotary(PositionScheme):
 @POSITIONS.register("rope2d")
 @dataclass(frozen=True, kw_only=True)
 class Rope2d:
-    """Rotary positions of a square picture: half of the channels turn with y, half with x.
+    """Rotary positions of a square image: half of the channels rotate with y, half with x.
 
-    Coordinates are multiplied by unit / width, so that a model reads a picture of any resolution
-    as if it were `unit` pixels wide: what it learned on small pictures holds on large ones. The
-    periods run geometrically from `shortest` to `longest` in these coordinates. Tokens stand in
-    raster order, or tile by tile where `tile` = (height, width) in pixels.
+    Coordinates are multiplied by unit / width, so that a model reads an image of any resolution as
+    if it were `unit` pixels wide: what it learned on small images holds on large ones. The periods
+    run geometrically from `shortest` to `longest` in these coordinates. Tokens are in raster order,
+    or tile by tile where `tile` = (height, width) in pixels.
     """
 
     width: int
@@ -96,13 +96,11 @@ class Rope2d:
     longest: float = 128.0
 
     def __post_init__(self) -> None:
-        if self.tile is not None:
-            object.__setattr__(self, "tile", tuple(self.tile))
-            if len(self.tile) != 2 or any(side < 1 or self.width % side for side in self.tile):
-                raise WeftError(
-                    f"tiles (height, width) fill a picture of {self.width}×{self.width}; "
-                    f"got tile={self.tile}"
-                )
+        if any(side < 1 or self.width % side for side in self.tile or ()):
+            raise WeftError(
+                f"tiles (height, width) fill a picture of {self.width}×{self.width}; "
+                f"got tile={self.tile}"
+            )
         if self.width < 1 or not 0 < self.shortest <= self.longest or self.unit <= 0:
             raise WeftError(
                 "width and unit are positive and 0 < shortest ≤ longest; got "
@@ -110,7 +108,6 @@ class Rope2d:
             )
 
     def build(self, heads: int, head_dim: int) -> Rotary2d:
-        """The module for heads of this width."""
         if head_dim % 4:
             raise WeftError(
                 f"rope2d turns pairs of channels for each axis, so head_dim is a multiple of 4; "
@@ -121,15 +118,18 @@ class Rope2d:
     def coordinates(self) -> Tensor:
         """(width², 2) in float64: y and x of each token, in units."""
         side = torch.arange(self.width, dtype=torch.float64)
-        picture = torch.stack(torch.meshgrid(side, side, indexing="ij"), dim=-1)
+        image = torch.stack(torch.meshgrid(side, side, indexing="ij"), dim=-1)
         if self.tile is not None:
             high, wide = self.tile
-            picture = picture.unflatten(1, (-1, wide)).unflatten(0, (-1, high)).transpose(1, 2)
-        return picture.reshape(-1, 2) * (self.unit / self.width)
+            image = image.unflatten(1, (-1, wide)).unflatten(0, (-1, high)).transpose(1, 2)
+        return image.reshape(-1, 2) * (self.unit / self.width)
 
 
 class Rotary2d(PositionScheme):
-    """Channels (first half: y, second half: x) turned in pairs (p, p + d/4) of their half."""
+    """Channels (first half: y, second half: x) rotated in pairs (p, p + d/4) of their half."""
+
+    cos: Tensor
+    sin: Tensor
 
     def __init__(self, config: Rope2d, head_dim: int) -> None:
         super().__init__()
@@ -146,14 +146,14 @@ class Rotary2d(PositionScheme):
         return angle.cos().to(dtype), angle.sin().to(dtype)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Rotary2d:
-        """A module moved to another precision keeps exact angles: rounded ones would bend."""
+        """Recompute the angles in the new precision: rounded ones would be wrong."""
         super()._apply(fn, recurse)
         exact = torch.promote_types(self.cos.dtype, torch.float32)
         self.cos, self.sin = (table.to(self.cos.device) for table in self._turns(exact))
         return self
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Turn (b, h, n, d) by its positions (n,), indices of tokens of the picture."""
+        """Rotate (b, h, n, d) by its positions (n,), indices of tokens of the image."""
         n, size = x.shape[2], len(self.cos)
         if n == size:
             cos, sin = self.cos, self.sin  # (n, 2, d / 4)
@@ -162,7 +162,7 @@ class Rotary2d(PositionScheme):
         else:
             raise WeftError(
                 f"rope2d(width={self.config.width}) places {size} pixels; got {n} tokens "
-                "(registers have no place in a picture: pool by 'mean' or 'attention' instead)"
+                "(registers have no position in an image: pool by 'mean' or 'attention' instead)"
             )
         work = torch.promote_types(x.dtype, torch.float32)
         x1, x2 = x.to(work).unflatten(-1, (2, 2, -1)).unbind(-2)  # (b, h, n, 2, d / 4)
@@ -176,7 +176,6 @@ class Alibi:
     """A linear penalty on distance, steeper in some heads than in others."""
 
     def build(self, heads: int, head_dim: int) -> LinearBias:
-        """The module for this many heads."""
         return LinearBias(heads)
 
 
@@ -193,11 +192,11 @@ class LinearBias(PositionScheme):
         return -self.slopes(head.device)[head] * (i - j).abs()
 
     def slopes(self, device: torch.device) -> Tensor:
-        """In float32 whatever the model's dtype: rounded slopes would bend with the distance."""
+        """In float32 for any model: the error of a rounded slope would grow with the distance."""
         return _slopes(self.heads, device)
 
 
-@kept(32)
+@device_cache(32)
 def _slopes(heads: int, device: torch.device) -> Tensor:
     return torch.tensor(alibi_slopes(heads), device=device)
 
@@ -234,7 +233,6 @@ class T5Bias:
             )
 
     def build(self, heads: int, head_dim: int) -> BucketBias:
-        """The module for this many heads."""
         return BucketBias(self, heads)
 
 

@@ -1,4 +1,4 @@
-"""Random directions for feature maps, drawn from a seed and drawn anew only when asked.
+"""Random directions for feature maps, drawn from a seed and redrawn only on request.
 
 A draw is a function of (seed, layer, draw): nothing that was computed before changes it, and all
 processes of a distributed run draw alike.
@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 
 class RandomDirections(nn.Module):
-    """f Gaussian directions per head; `orthogonal`: every d of them at right angles."""
+    """f Gaussian directions per head; `orthogonal`: orthogonal in blocks of d."""
+
+    weight: Tensor
 
     def __init__(
         self, heads: int, features: int, head_dim: int, *, seed: int, layer: int, orthogonal: bool
@@ -23,10 +25,13 @@ class RandomDirections(nn.Module):
 
     @torch.no_grad()
     def redraw(self, draw: int) -> None:
-        """Replace the directions by those of this number; 0 is what a new module has."""
+        """Replace the directions by draw number `draw`; a new module has draw 0."""
         number = (self.seed * 1_000_003 + self.layer) * 1_000_003 + draw
         generator = torch.Generator().manual_seed(number % 2**63)
-        drawn = gaussian_directions(*self.weight.shape, generator, orthogonal=self.orthogonal)
+        heads, features, head_dim = self.weight.shape
+        drawn = gaussian_directions(
+            heads, features, head_dim, generator, orthogonal=self.orthogonal
+        )
         self.weight.copy_(drawn)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from weft.layers.positions import PositionScheme
 
 HIDDEN = -1e4  # e to this power is 0 in every precision, and it is finite in float16
-SMALLEST = 1e-30  # log m is taken of no less
+SMALLEST = 1e-30  # m is clamped to this before the log
 
 
 class SoftSpan(PositionScheme):
@@ -52,7 +52,7 @@ class SoftSpan(PositionScheme):
     def reach(self, multiple: int) -> int:
         """Tokens from a query, itself included, within which some head reads, rounded up.
 
-        On a GPU it is read back once for each change of the parameter, not at every call.
+        On a GPU it is copied to the host once per change of the parameter, not at every call.
         """
         share = self.share
         key = (share._version, share.data_ptr(), share.dtype, multiple)

@@ -1,8 +1,8 @@
 """Synthesised scores: a number per head, reading token i and position j, without any key.
 
-Every part answers `part(x, start, m)`: scores (b or 1, h, n, m) of tokens x (b, n, c), the first
-of which stands at index `start`, for positions 0 to m − 1; and `plain(x)`, the same for one
-sequence (n, c) from its start, (h, n, n), written from the equation. Positions end at `length`.
+A module computes `module(x, start, m)`: scores (b or 1, h, n, m) of tokens x (b, n, c), the first
+of which has index `start`, for positions 0 to m − 1; and `plain(x)`, the same for one sequence
+(n, c) from its start, (h, n, n), written from the equation. Positions end at `length`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.layers.projection import split_heads
+from weft.layers.projections.dense import split_heads
 
 
 class DenseScores(nn.Module):
-    """S_i = W₂ relu(W₁ x_i + b₁) + b₂: what a token makes of itself."""
+    """S_i = W₂ relu(W₁ x_i + b₁) + b₂."""
 
     def __init__(self, dim: int, heads: int, head_dim: int, length: int) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class DenseScores(nn.Module):
         self.bias = nn.Parameter(torch.zeros(heads, 1, length))
 
     def forward(self, x: Tensor, start: int, m: int) -> Tensor:
-        """(b, n, c) -> (b, h, n, m); `start` does not matter."""
+        """(b, n, c) -> (b, h, n, m); `start` is unused."""
         hidden = F.relu(split_heads(self.hidden(x), self.heads))  # (b, h, n, d)
         return hidden @ self.weight[..., :m] + self.bias[..., :m]
 
@@ -50,7 +50,7 @@ class FactorisedDenseScores(nn.Module):
         self.coarse = DenseScores(dim, heads, head_dim, coarse_size)
 
     def forward(self, x: Tensor, start: int, m: int) -> Tensor:
-        """(b, n, c) -> (b, h, n, m); `start` does not matter."""
+        """(b, n, c) -> (b, h, n, m); `start` is unused."""
         fine = self.fine(x, start, self.fine_size)  # (b, h, n, a)
         coarse = self.coarse(x, start, -(-m // self.fine_size))  # (b, h, n, t)
         return (coarse[..., :, None] * fine[..., None, :]).flatten(-2)[..., :m]
@@ -74,7 +74,7 @@ class FactorisedDenseScores(nn.Module):
 
 
 class RandomScores(nn.Module):
-    """S = R, learned; or drawn once and kept, if `seed` is given."""
+    """S = R, learned; or fixed random numbers, if `seed` is given."""
 
     def __init__(self, heads: int, length: int, seed: int | None = None) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class RandomScores(nn.Module):
             self.register_buffer("table", torch.randn(heads, length, length, generator=source))
 
     def forward(self, x: Tensor, start: int, m: int) -> Tensor:
-        """(b, n, c) -> (1, h, n, m): its values do not matter."""
+        """(b, n, c) -> (1, h, n, m); the values of x are unused."""
         return self.table[None, :, start : start + x.shape[1], :m]
 
     def plain(self, x: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ class FactorisedRandomScores(nn.Module):
         self.right = nn.Parameter(torch.randn(heads, length, rank) * scale)
 
     def forward(self, x: Tensor, start: int, m: int) -> Tensor:
-        """(b, n, c) -> (1, h, n, m): its values do not matter."""
+        """(b, n, c) -> (1, h, n, m); the values of x are unused."""
         rows = self.left[None, :, start : start + x.shape[1]]  # (1, h, n, r)
         return rows @ self.right[:, :m].transpose(-1, -2)
 

@@ -1,9 +1,17 @@
 """Token mixers, one file per mechanism; importing this package registers all of them."""
 
-from weft.layers.multiplicative import Multiplicative, MultiplicativeConv
+from weft.layers.projections.multiplicative import Multiplicative, MultiplicativeConv
 from weft.mixers.adaptive_span import AdaptiveSpan
 from weft.mixers.axial import Axial
-from weft.mixers.base import MIXERS, AttentionMixer, Frame, Mixer, State, Traits
+from weft.mixers.base import (
+    MIXERS,
+    AttentionMixer,
+    Frame,
+    Mixer,
+    MixerConfig,
+    State,
+    Traits,
+)
 from weft.mixers.bigbird import BigBird
 from weft.mixers.block_local import BlockLocal
 from weft.mixers.blockbert import BlockBert
@@ -15,9 +23,10 @@ from weft.mixers.entmax import Entmax
 from weft.mixers.etc import ETC
 from weft.mixers.evolved_convolution import EvolvedConvolution
 from weft.mixers.fnet import FNet
-from weft.mixers.full import Full
+from weft.mixers.full import FullAttention
 from weft.mixers.gru import GRU
 from weft.mixers.image_transformer import ImageTransformer
+from weft.mixers.layer import attention, mixer
 from weft.mixers.light_convolution import LightConvolution
 from weft.mixers.linear_transformer import LinearTransformer
 from weft.mixers.linformer import Linformer
@@ -64,7 +73,7 @@ __all__ = [
     "EvolvedConvolution",
     "FNet",
     "Frame",
-    "Full",
+    "FullAttention",
     "ImageTransformer",
     "LightConvolution",
     "LinearTransformer",
@@ -72,6 +81,7 @@ __all__ = [
     "Longformer",
     "MemoryCompressed",
     "Mixer",
+    "MixerConfig",
     "Multiplicative",
     "MultiplicativeConv",
     "Nystromformer",
@@ -90,4 +100,6 @@ __all__ = [
     "Synthesizer",
     "Traits",
     "TransformerXL",
+    "attention",
+    "mixer",
 ]

@@ -20,15 +20,15 @@ Differs from it: a token may read itself, and positions are the frame's.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from weft.errors import WeftError
-from weft.kernels.attend import attend
-from weft.kernels.bias import dense_bias
-from weft.kernels.dense import expand_heads
+from weft.kernels.attend.api import attend
+from weft.kernels.attend.bias import dense_bias
+from weft.kernels.dense.reference import expand_heads
 from weft.layers.span import SoftSpan
 from weft.mixers.base import MIXERS, Frame, State, Traits
 from weft.mixers.pattern_mixer import KeyValueState, PatternAttention
@@ -78,14 +78,11 @@ class AdaptiveSpan:
         return AdaptiveSpan.small(), AdaptiveSpan(span=300, ramp=20, start=0.5)
 
     def build(self, frame: Frame) -> AdaptiveSpanAttention:
-        """The module inside this frame."""
         return AdaptiveSpanAttention(self, frame)
 
 
 class AdaptiveSpanAttention(PatternAttention):
     """A window as wide as the longest span, with the soft mask as a bias."""
-
-    marks = ()
 
     def __init__(self, config: AdaptiveSpan, frame: Frame) -> None:
         super().__init__(config, frame, Sliding(1))
@@ -115,19 +112,23 @@ class AdaptiveSpanAttention(PatternAttention):
     def attention(
         self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, crossing: bool
     ) -> Tensor:
-        """The fastest kernel for the window of now."""
+        """The fastest kernel for the present window."""
         self.pattern = self.reached()
         learning = torch.is_grad_enabled() and self.positions.share.requires_grad
         if q.is_cuda and learning and not torch.compiler.is_compiling():
             # FlexAttention has no gradient for a bias that reads a parameter more than once.
-            given = {"valid": valid, "bias": self.positions.at, "dropout": self.dropout}
+            given: dict[str, Any] = {
+                "valid": valid,
+                "bias": self.positions.at,
+                "dropout": self.dropout,
+            }
             return attend(q, k, v, self.pattern, **given, kernel="gather")
         return super().attention(q, k, v, valid, crossing)
 
     def plain_attention(
         self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, crossing: bool
     ) -> Tensor:
-        """Softmax over all keys, times m, divided by the sum."""
+        """Softmax over the keys with m > 0 of s + log m."""
         n, heads, inner = q.shape[2], q.shape[1], self.positions.inner
         i, j = torch.arange(n, device=q.device)[:, None], torch.arange(n, device=q.device)
         k, v = expand_heads(k, heads), expand_heads(v, heads)
@@ -139,8 +140,10 @@ class AdaptiveSpanAttention(PatternAttention):
         soft = ((self.config.ramp + z - (i - j).abs()) / self.config.ramp).clamp(0, 1)  # (h, n, n)
         soft = soft.tril() if self.frame.causal else soft
         soft = soft if valid is None else soft * valid[:, None, None]
-        weights = (scores - scores.detach().amax(-1, keepdim=True)).exp() * soft
-        weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-30)
+        unseen = soft == 0  # (h, n, n), or (b, h, n, n)
+        scores = scores + soft.masked_fill(unseen, 1.0).log()
+        # A query that sees nothing is padding: it reads all, and is 0 in the end.
+        weights = scores.masked_fill(unseen & ~unseen.all(-1, keepdim=True), -torch.inf).softmax(-1)
         return weights.to(v.dtype) @ v
 
     def start(self, batch: int = 1) -> KeyValueState:
@@ -152,6 +155,10 @@ class AdaptiveSpanAttention(PatternAttention):
         """The last keys within the longest span."""
         self.pattern = self.reached()
         return super().step(x, state)
+
+    def letters(self, tokens: int) -> dict[str, int]:
+        """The longest span with its ramp, as planned."""
+        return {"w": self.positions.reach(STEPS)}
 
     def state_size(self, tokens: int) -> int:
         """Keys and values within the longest span."""

@@ -15,7 +15,7 @@ outer decoder for semi-parallel sampling is a matter of the model around it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +37,7 @@ class Axial:
         paper="Ho et al. 2019, https://arxiv.org/abs/1912.12180",
         time="n √n c",
         memory="n √n",
-        state="2 g d (n + open row)",
+        state="2·g·d·(n + width)",
         exact=True,
         causal=True,
         compiles=False,
@@ -49,11 +49,10 @@ class Axial:
 
     def lines(self, causal: bool) -> tuple[Pattern, Pattern]:
         """Along the row, and along the column."""
-        lines = (Axis(self.width, "x"), Axis(self.width, "y"))
-        return tuple(Causal() & line for line in lines) if causal else lines
+        row, column = Axis(self.width, "x"), Axis(self.width, "y")
+        return (Causal() & row, Causal() & column) if causal else (row, column)
 
     def build(self, frame: Frame) -> AxialAttention:
-        """The module."""
         return AxialAttention(self, frame)
 
     @classmethod
@@ -62,19 +61,20 @@ class Axial:
         return (cls(width=8),)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class AxialState(State):
     """The states of both axes."""
 
-    row: KeyValueState | None = None
-    column: KeyValueState | None = None
+    row: KeyValueState
+    column: KeyValueState
 
     def tensors(self) -> dict[str, Tensor]:
         parts = {"row": self.row, "column": self.column}
         return {f"{a}.{b}": t for a, part in parts.items() for b, t in part.tensors().items()}
 
     def select(self, rows: Tensor) -> AxialState:
-        return AxialState(self.position, self.row.select(rows), self.column.select(rows))
+        row, column = self.row.select(rows), self.column.select(rows)
+        return AxialState(position=self.position, row=row, column=column)
 
 
 class AxialAttention(Mixer):
@@ -85,6 +85,14 @@ class AxialAttention(Mixer):
         lines = config.lines(frame.causal)
         self.axes = nn.ModuleList(PatternAttention(config, frame, line) for line in lines)
 
+    @property
+    def _row(self) -> PatternAttention:
+        return cast(PatternAttention, self.axes[0])
+
+    @property
+    def _column(self) -> PatternAttention:
+        return cast(PatternAttention, self.axes[1])
+
     def mix(
         self,
         x: Tensor,
@@ -93,8 +101,7 @@ class AxialAttention(Mixer):
         context_valid: Tensor | None,
     ) -> Tensor:
         """The sum over the axes."""
-        row, column = self.axes
-        return row.mix(x, valid, None, None) + column.mix(x, valid, None, None)
+        return self._row.mix(x, valid, None, None) + self._column.mix(x, valid, None, None)
 
     def reference(
         self,
@@ -104,19 +111,20 @@ class AxialAttention(Mixer):
         context_valid: Tensor | None = None,
     ) -> Tensor:
         """The sum over the axes, each from the equation."""
-        return torch.stack([axis.reference(x, valid) for axis in self.axes]).sum(0)
+        axes = self._row, self._column
+        return torch.stack([axis.reference(x, valid) for axis in axes]).sum(0)
 
     def start(self, batch: int = 1) -> AxialState:
         """Both axes start empty."""
-        row, column = (axis.start(batch) for axis in self.axes)
-        return AxialState(0, row, column)
+        return AxialState(row=self._row.start(batch), column=self._column.start(batch))
 
     def step(self, x: Tensor, state: AxialState) -> tuple[Tensor, AxialState]:
         """Step along both axes."""
-        row, row_state = self.axes[0].step(x, state.row)
-        column, column_state = self.axes[1].step(x, state.column)
-        return row + column, AxialState(row_state.position, row_state, column_state)
+        row, row_state = self._row.step(x, state.row)
+        column, column_state = self._column.step(x, state.column)
+        position = row_state.position
+        return row + column, AxialState(position=position, row=row_state, column=column_state)
 
     def state_size(self, tokens: int) -> int:
         """The numbers of both axes."""
-        return sum(axis.state_size(tokens) for axis in self.axes)
+        return self._row.state_size(tokens) + self._column.state_size(tokens)

@@ -16,7 +16,7 @@ batch of rows that differ in length each row has the last block, and the draw, o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -24,14 +24,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.errors import WeftError
-from weft.kernels.attend import attend
-from weft.kernels.block_lists import attend_lists, masked
-from weft.kernels.block_sparse import attend_several, takes_several
-from weft.kernels.block_sparse_lists import Lists, lists_of_several
-from weft.kernels.dense import expand_heads
-from weft.kernels.kept import kept
+from weft.kernels.attend.api import attend
+from weft.kernels.block_sparse.lists import BlockLists, lists_of_several
+from weft.kernels.block_sparse.ragged import attend_lists, masked
+from weft.kernels.block_sparse.triton import attend_several, takes_several
+from weft.kernels.dense.reference import expand_heads
+from weft.kernels.device_cache import device_cache
+from weft.kernels.planner.context import outside_graphs
 from weft.mixers.base import MIXERS, Frame, Mixer, Traits
-from weft.mixers.pattern_mixer import PatternAttention
+from weft.mixers.pattern_mixer import SEGMENTS, PatternAttention
 from weft.patterns import BlockNeighbours, Causal, Global, Pattern, RandomBlocks, Sink
 from weft.patterns.derive import mask
 
@@ -47,21 +48,23 @@ class BigBird:
     global_tokens: int = 0  # leading global tokens (ETC)
     seed: int = 0
 
-    traits: ClassVar[Traits] = Traits(
-        family="fixed pattern",
-        paper="Zaheer et al. 2020, https://arxiv.org/abs/2007.14062",
-        time="n block c",
-        memory="n block",
-        state="2 g d n",
-        exact=True,
-        causal=True,
-        compiles=False,
-        note="blocks pair positions of one sequence; its layout is planned outside the graph",
-    )
+    @property
+    def traits(self) -> Traits:
+        """Random blocks may be read by any later token."""
+        return Traits(
+            family="fixed pattern",
+            paper="Zaheer et al. 2020, https://arxiv.org/abs/2007.14062",
+            time="n block c",
+            memory="n block",
+            state="2·g·d·n" if self.random else "2·g·d·(2·block + globals)",
+            exact=True,
+            causal=True,
+            compiles=False,
+            note="blocks pair positions of one sequence; its layout is planned outside the graph",
+            marks=(SEGMENTS,),
+        )
 
     def __post_init__(self) -> None:
-        if self.mode not in ("itc", "etc"):
-            raise WeftError(f"mode is 'itc' or 'etc'; got mode={self.mode!r}")
         if self.random < 0 or self.global_tokens < 0:
             raise WeftError(
                 f"random and global_tokens count blocks and tokens; got random={self.random}, "
@@ -91,7 +94,6 @@ class BigBird:
         return RandomBlocks(self.random, self.block, seed, spare=1, past=frame.causal)
 
     def build(self, frame: Frame) -> BigBirdAttention:
-        """The module."""
         return BigBirdAttention(self, frame, self.pattern(frame, self.block))
 
     @classmethod
@@ -116,13 +118,14 @@ class BigBirdAttention(PatternAttention):
         plain = segments is None and not self.positions.biased and self.config.mode == "itc"
         if valid is not None and not self.frame.causal and plain:
             return self._ragged(q, k, v, valid)
-        settings = {
+        settings: dict[str, Any] = {
             "bias": self.positions.at if self.positions.biased else None,
             "dropout": self.dropout,
+            "segments": segments,
         }
         if valid is None or self.frame.causal:
             pattern = self.config.pattern(self.frame, q.shape[2])
-            return attend(q, k, v, pattern, valid=valid, segments=segments, **settings)
+            return attend(q, k, v, pattern, valid=valid, **settings)
         out = torch.zeros_like(q)
         block, lengths = self.config.block, valid.sum(1).tolist()
         counts = [max(1, -(-length // block)) for length in lengths]
@@ -130,22 +133,28 @@ class BigBirdAttention(PatternAttention):
             rows = torch.tensor([a for a, c in enumerate(counts) if c == count], device=q.device)
             n = min(count * block, q.shape[2])
             pattern = self.config.pattern(self.frame, n)
-            some = [x[rows, :, :n] for x in (q, k, v)]
-            packed = None if segments is None else segments[rows, :n]
-            part = attend(*some, pattern, valid=valid[rows, :n], segments=packed, **settings)
+            settings["segments"] = None if segments is None else segments[rows, :n]
+            some_q, some_k, some_v = (x[rows, :, :n] for x in (q, k, v))
+            part = attend(some_q, some_k, some_v, pattern, valid=valid[rows, :n], **settings)
             out = _put(out, rows, part)
         return out
 
-    def front(self, x: Tensor, count: int, valid: Tensor | None = None) -> Tensor:
+    def letters(self, tokens: int) -> dict[str, int]:
+        """Leading tokens that all later ones read."""
+        return {"globals": self.config.global_tokens or self.config.block}
+
+    def first_rows(self, x: Tensor, count: int, valid: Tensor | None = None) -> Tensor:
         """Where the last block is global, it differs from row to row; the first one reads all."""
         if self.config.mode == "itc" and count > self.config.block:
-            return Mixer.front(self, x, count, valid)
-        return super().front(x, count, valid)
+            return Mixer.first_rows(self, x, count, valid)
+        return super().first_rows(x, count, valid)
 
-    def front_seen(self, n: int, count: int, device: torch.device) -> tuple[int, Tensor | None]:
+    def first_rows_seen(
+        self, n: int, count: int, device: torch.device
+    ) -> tuple[int, Tensor | None]:
         if self.config.mode == "itc":
             return n, None
-        return super().front_seen(n, count, device)
+        return super().first_rows_seen(n, count, device)
 
     def _ragged(self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor) -> Tensor:
         """Lists of blocks for each row; its first and its last block read everything."""
@@ -155,7 +164,7 @@ class BigBirdAttention(PatternAttention):
             return self._fused(q, k, v, valid, counts)
         tables = _tables(self.config, self.frame, -(-n // block), q.device)
         out = attend_lists(q, k, v, valid, tables[counts - 1], block, self.dropout)
-        # Room for the last block, and a place of no use for the last block of rows that have one.
+        # Rows for the last block, and unused ones for rows of the batch with a single block.
         extra = (len(tables) + 1) * block - n
         q, out = (F.pad(x, (0, 0, 0, extra)) for x in (q, out))
         start = torch.where(counts > 1, counts - 1, len(tables)) * block  # (b,)
@@ -166,7 +175,7 @@ class BigBirdAttention(PatternAttention):
         own = masked(q.gather(2, index), k, v, valid[:, None, None], self.dropout)
         return out.scatter(2, index, own.to(out.dtype))[:, :, :n]
 
-    @torch.compiler.disable  # a layout is no part of a graph
+    @outside_graphs  # a layout cannot be part of a graph
     def _fused(self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor, counts: Tensor) -> Tensor:
         """The same by the block-sparse kernels: rows pick the layout of their number of blocks."""
         most = -(-q.shape[2] // self.config.block)
@@ -175,7 +184,13 @@ class BigBirdAttention(PatternAttention):
         return attend_several(q, k, v, valid, lists, pick, scale=scale, dropout=self.dropout)
 
     def plain_attention(
-        self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, crossing: bool
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        valid: Tensor | None,
+        crossing: bool,
+        segments: Tensor | None = None,
     ) -> Tensor:
         """Row by row, each under the dense mask of its own length."""
         out = torch.zeros_like(q)
@@ -185,20 +200,23 @@ class BigBirdAttention(PatternAttention):
                 block = self.config.block
                 whole = n if valid is None else min(-(-n // block) * block, q.shape[2])
                 seen = mask(self.config.pattern(self.frame, whole), whole, device=q.device)
-                one = [x[a : a + 1, :, :n] for x in (q, k, v)]
-                out[a, :, :n] = self.plain_scores(*one, seen[:, :n, :n])[0]
+                seen = seen[:, :n, :n]
+                if segments is not None:
+                    seen = seen & (segments[a, :n, None] == segments[a, :n])
+                one_q, one_k, one_v = (x[a : a + 1, :, :n] for x in (q, k, v))
+                out[a, :, :n] = self.plain_scores(one_q, one_k, one_v, seen)[0]
         return out
 
 
-@torch.compiler.disable  # drawn in numpy and kept, outside of any graph
-@kept(64)
+@outside_graphs  # drawn in numpy and cached, outside of any graph
+@device_cache(64)
 def _tables(config: BigBird, frame: Frame, most: int, device: torch.device) -> Tensor:
     """The key blocks of each query block, for every number of blocks: (most, most, l), −1: none."""
     return torch.as_tensor(_drawn(config, frame, most), device=device)
 
 
-@kept(64)
-def _layouts(config: BigBird, frame: Frame, most: int, device: torch.device) -> Lists:
+@device_cache(64)
+def _layouts(config: BigBird, frame: Frame, most: int, device: torch.device) -> BlockLists:
     """Who sees whom in rows of 1, 2, ... blocks; the first and the last one read all."""
     table = _drawn(config, frame, most)  # (most, most, l)
     layout, row = np.ogrid[:most, :most]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.pattern_mixer import PatternAttention
+from weft.mixers.pattern_mixer import SEGMENTS, PatternAttention
 from weft.patterns import BlockNeighbours, Causal, Pattern
 
 
@@ -34,11 +34,12 @@ class BlockLocal:
         paper="Liu et al. 2018, https://arxiv.org/abs/1801.10198",
         time="n w c",
         memory="n w",
-        state="2 g d w",
+        state="2·g·d·(before + 1)·block",
         exact=True,
         causal=True,
         compiles=False,
         note="blocks pair positions of one sequence; its layout is planned outside the graph",
+        marks=(SEGMENTS,),
     )
 
     def __post_init__(self) -> None:
@@ -50,7 +51,6 @@ class BlockLocal:
         return Causal() & blocks if causal else blocks
 
     def build(self, frame: Frame) -> PatternAttention:
-        """The module."""
         return PatternAttention(self, frame, self.pattern(frame.causal))
 
     @classmethod

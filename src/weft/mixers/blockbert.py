@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.errors import WeftError
-from weft.kernels.dense import dense_attention, expand_heads
+from weft.kernels.dense.reference import dense_attention, expand_heads
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, Traits
 from weft.patterns.sequence import at_least
 
@@ -61,7 +61,6 @@ class BlockBert:
         return [self.shifts[((a + 1) * given - 1) // heads] for a in range(heads)]
 
     def build(self, frame: Frame) -> BlockBertAttention:
-        """The module."""
         return BlockBertAttention(self, frame)
 
     @classmethod
@@ -72,6 +71,8 @@ class BlockBert:
 
 class BlockBertAttention(AttentionMixer):
     """Dense attention between permuted blocks, all blocks at once."""
+
+    shift: Tensor  # (h,)
 
     def __init__(self, config: BlockBert, frame: Frame) -> None:
         super().__init__(config, frame)

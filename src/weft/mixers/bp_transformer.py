@@ -5,13 +5,13 @@
 
 On each level ℓ a token reads `neighbours` (k) or k + 1 spans of 2^ℓ tokens on either side, which
 begin where the level below ends: each token of the sequence is read just once, alone or in a span
-(`kernels/binary_spans.py` has the rule). λ is the level, cut at `clip`, and the place counted from
-the token. u is learned. k ≥ n − 1 with labels of 0 is full attention. Causal, only the left side is
-read, and its spans are complete.
+(`kernels/block_sparse/binary_spans.py` has the rule). λ is the level, cut at `clip`, and the place
+counted from the token. u is learned. k ≥ n − 1 with labels of 0 is full attention. Causal, only the
+left side is read, and its spans are complete.
 Time O(n k log(n / k) c), memory O(n k log(n / k)). Decoding keeps O(k log(n / k)) nodes.
 
 Paper: Ye et al. 2019, section 3, https://arxiv.org/abs/1911.04070
-Differs from it: spans are made anew in each layer from its keys and values, by a learned query,
+Differs from it: each layer computes its spans from its keys and values, by a learned query,
 instead of being carried from layer to layer as tokens of their own.
 """
 
@@ -24,11 +24,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from weft.errors import Unsupported
-from weft.kernels.band import key_runs
-from weft.kernels.binary_spans import Nodes, Sides, halve, levels, offsets, sides
-from weft.kernels.dense import dense_attention, expand_heads
-from weft.kernels.merge import merge
+from weft.kernels.attend.merge import merge
+from weft.kernels.block_sparse.band import key_runs
+from weft.kernels.block_sparse.binary_spans import Nodes, Sides, halve, levels, offsets, sides
+from weft.kernels.dense.reference import dense_attention, expand_heads
 from weft.kernels.slots import into_blocks
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, State, Traits
 from weft.patterns.sequence import at_least
@@ -41,7 +40,7 @@ _BLOCK = 16  # nodes whose tokens share a run of keys
 class BPTransformer:
     """Attention over binary spans."""
 
-    neighbours: int = 16  # nodes read on each level and side (one more where borders ask for it)
+    neighbours: int = 16  # nodes read on each level and side (one more at some borders)
     clip: int = 5  # levels from here on share their labels
 
     traits: ClassVar[Traits] = Traits(
@@ -49,7 +48,7 @@ class BPTransformer:
         paper="Ye et al. 2019, https://arxiv.org/abs/1911.04070",
         time="n w log(n / w) c",
         memory="n w log(n / w)",
-        state="2 g d w log(n / w)",
+        state="g·(2·d + 1)·2·(neighbours + 1)·log2(n/neighbours + 2)",
         causal=True,
         note="spans are runs of one sequence",
     )
@@ -59,7 +58,6 @@ class BPTransformer:
         at_least(0, clip=self.clip)
 
     def build(self, frame: Frame) -> BPAttention:
-        """The module."""
         return BPAttention(self, frame)
 
     @classmethod
@@ -73,7 +71,7 @@ class BPState(State):
     """Of each level, the nodes that later tokens read or that later nodes are made of."""
 
     levels: tuple[Nodes, ...] = ()
-    first: tuple[int, ...] = ()  # the number of the first node kept on each level
+    first: tuple[int, ...] = ()  # the number of the first stored node of each level
 
     def tensors(self) -> dict[str, Tensor]:
         found = {}
@@ -91,11 +89,7 @@ class BPAttention(AttentionMixer):
 
     def __init__(self, config: BPTransformer, frame: Frame) -> None:
         super().__init__(config, frame)
-        if self.positions.biased:
-            raise Unsupported(
-                "bp_transformer reads spans, which have no one distance to bias; got "
-                f"positions={frame.positions}; use positions=rope, or None"
-            )
+        self._refuse_bias("bp_transformer reads spans, which have no single distance to bias")
         d, places = frame.head_dim, 2 * config.neighbours + 3
         self.query = nn.Parameter(torch.randn(frame.kv_heads, d) * 0.02)
         self.labels = nn.Parameter(torch.randn(config.clip + 1, frame.heads, places, d) * 0.02)
@@ -195,14 +189,12 @@ class BPAttention(AttentionMixer):
 
     def start(self, batch: int = 1) -> BPState:
         """No nodes."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
+        self._need_causal()
         return BPState(0)
 
     def step(self, x: Tensor, state: BPState) -> tuple[Tensor, BPState]:
         """New leaves, the nodes they complete, and what later tokens need of both."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
+        self._need_causal()
         q, k, v = self.heads(x, start=state.position)
         now = state.position + x.shape[1]
         grown, first = self._grow(self.leaves(k, v), state, now)
@@ -238,7 +230,7 @@ class BPAttention(AttentionMixer):
     def _few(
         self, q: Tensor, level: int, nodes: Nodes, first: int, read: Sides
     ) -> tuple[Tensor, Tensor]:
-        """A few queries over all kept nodes of a level."""
+        """A few queries over all stored nodes of a level."""
         number = torch.arange(first, first + nodes.kv.shape[2], device=q.device)
         seen, label = offsets(number * 2**level, read, 2**level, self.config.neighbours, True)
         scores = self._label_scores(q, level)
@@ -253,9 +245,8 @@ class BPAttention(AttentionMixer):
         return tuple(max(0, read.start_left >> level) for level, read in found)
 
     def state_size(self, tokens: int) -> int:
-        """The nodes kept of each level: a key, a value and a weight each."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
+        """The stored nodes of each level: a key, a value and a weight each."""
+        self._need_causal()
         kept = sum((tokens >> level) - first for level, first in enumerate(self._kept(tokens)))
         return kept * self.frame.kv_heads * (2 * self.frame.head_dim + 1)
 

@@ -7,8 +7,8 @@ Where a > 1 the state of a channel is bistable. w_a and w_c are vectors, channel
 `neuromodulated` they are matrices, and channels govern each other (nBRC).
 Both ways, a second one runs from the right (`recurrent_mixer.py`).
 Time O(n c²), one token after another; memory O(n c). The gradient of the plain cell is parallel
-(`kernels/scan.py`), and its steps are one kernel on a GPU; nBRC has a product with a matrix between
-two tokens, and calls for each. Decoding keeps h.
+(`kernels/recurrence/scan.py`), and its steps are one kernel on a GPU; nBRC has a product with a
+matrix between two tokens, and calls for each. Decoding keeps h.
 
 Paper: Vecoven et al. 2020, section 3, https://arxiv.org/abs/2006.05252
 Differs from it: a projection follows, which also joins the directions.
@@ -22,10 +22,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from weft.kernels.recurrence import fused_brc
-from weft.kernels.scan import elementwise_scan, scan
+from weft.kernels.recurrence.scan import elementwise_scan, scan
+from weft.kernels.recurrence.triton import fused_brc
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.recurrent_mixer import Cell, Memory, RecurrentMixer
+from weft.mixers.recurrent_mixer import Memory, RecurrentCell, RecurrentMixer
 
 
 @MIXERS.register("brc")
@@ -51,11 +51,10 @@ class BRC:
         return BRCCell(self, frame.dim)
 
     def build(self, frame: Frame) -> RecurrentMixer:
-        """The module."""
         return RecurrentMixer(self, frame)
 
 
-class BRCCell(Cell):
+class BRCCell(RecurrentCell):
     """U x of all tokens at once, then one token after another."""
 
     def __init__(self, config: BRC, dim: int) -> None:

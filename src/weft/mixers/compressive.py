@@ -23,16 +23,16 @@ Differs from it: all segments of a pass run at once, and the loss of the task re
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.errors import WeftError
-from weft.kernels.dense import dense_attention, expand_heads
+from weft.kernels.dense.reference import dense_attention, expand_heads
 from weft.layers.compress import BlockCompression
-from weft.layers.projection import split_heads
+from weft.layers.projections.dense import split_heads
 from weft.mixers.base import MIXERS, Frame, State, Traits
 from weft.mixers.relative_mixer import RelativeAttention, cut, sinusoid, windows
 
@@ -72,8 +72,6 @@ class Compressive:
                 f"whole slots leave the memory: ratio divides segment and memory; got ratio="
                 f"{self.ratio}, segment={self.segment}, memory={self.memory}"
             )
-        if self.compress not in get_args(Compress):
-            raise WeftError(f"compress is one of {get_args(Compress)}; got {self.compress!r}")
         if self.reconstruction < 0:
             raise WeftError(f"reconstruction is a weight, at least 0; got {self.reconstruction}")
 
@@ -92,7 +90,6 @@ class Compressive:
         return Compressive.small(), pooled, free
 
     def build(self, frame: Frame) -> CompressiveAttention:
-        """The module inside this frame."""
         return CompressiveAttention(self, frame)
 
 
@@ -265,16 +262,6 @@ class CompressiveAttention(RelativeAttention):
         x = self.to_r.weight.new_zeros(batch, 0, self.frame.dim)
         return CompressiveState(k=none, v=none, x=x, slots_k=none, slots_v=none)
 
-    def step(self, x: Tensor, state: CompressiveState) -> tuple[Tensor, CompressiveState]:
-        """Segment by segment."""
-        outputs = []
-        while x.shape[1]:
-            room = self.config.segment - state.position % self.config.segment
-            y, state = self._step_in_segment(x[:, :room], state)
-            outputs.append(y)
-            x = x[:, room:]
-        return torch.cat(outputs, 1), state
-
     def _step_in_segment(
         self, x: Tensor, state: CompressiveState
     ) -> tuple[Tensor, CompressiveState]:
@@ -298,13 +285,8 @@ class CompressiveAttention(RelativeAttention):
             position=position, k=k, v=v, x=inputs, slots_k=slots_k, slots_v=slots_v
         )
 
-    def _kept(self, tokens: int) -> int:
-        """How many of the latest tokens are not compressed."""
-        start = tokens // self.config.segment * self.config.segment
-        return tokens - max(0, start - self.config.memory)
-
     def state_size(self, tokens: int) -> int:
-        """Key, value and input of each token kept, key and value of each slot."""
+        """Key, value and input of each stored token, key and value of each slot."""
         kept = self._kept(tokens)
         slots = min(self.config.compressed, (tokens - kept) // self.config.ratio)
         each = 2 * self.frame.kv_heads * self.frame.head_dim

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.errors import Unsupported, WeftError
-from weft.kernels.band import tap_sum
-from weft.layers.projection import join_heads, split_heads
+from weft.kernels.block_sparse.band import tap_sum
+from weft.layers.projections.dense import join_heads, split_heads
 from weft.mixers.base import Frame, Mixer, State
 from weft.patterns.sequence import at_least
 
@@ -43,11 +43,11 @@ def check_kernel(kernel: int | tuple[int, ...]) -> None:
         raise WeftError("kernel is one number, or one per layer; got none")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ConvolutionState(State):
     """The last kernel − 1 inputs of the convolution."""
 
-    u: Tensor | None = None  # (b, m, h·d)
+    u: Tensor  # (b, m, h·d)
 
 
 class ConvolutionMixer(Mixer):
@@ -121,24 +121,25 @@ class ConvolutionMixer(Mixer):
 
     def start(self, batch: int = 1) -> ConvolutionState:
         """No inputs."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
-        return ConvolutionState(0, self.to_out.weight.new_zeros(batch, 0, self.to_out.in_features))
+        self._need_causal()
+        return ConvolutionState(u=self.to_out.weight.new_zeros(batch, 0, self.to_out.in_features))
 
     def step(self, x: Tensor, state: ConvolutionState) -> tuple[Tensor, ConvolutionState]:
         """Convolve the new tokens after the remembered ones."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
+        self._need_causal()
         n, new = x.shape[1], self._inputs(x)
         u, taps = torch.cat((state.u, new), dim=1), self.taps(new)
         if self.varies:
             taps = F.pad(taps, (0, 0, u.shape[1] - n, 0))  # (b, h, m + n, t)
         y = tap_sum(split_heads(u, self.frame.heads), taps, self.before)[:, :, -n:]
         kept = u[:, max(0, u.shape[1] - self.kernel + 1) :].clone()
-        return self.to_out(join_heads(y)), ConvolutionState(state.position + n, kept)
+        return self.to_out(join_heads(y)), ConvolutionState(position=state.position + n, u=kept)
+
+    def letters(self, tokens: int) -> dict[str, int]:
+        """The width of the kernel in this layer."""
+        return {"w": self.kernel}
 
     def state_size(self, tokens: int) -> int:
         """At most kernel − 1 inputs."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
+        self._need_causal()
         return min(tokens, self.kernel - 1) * self.to_out.in_features

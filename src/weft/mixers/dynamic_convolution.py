@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from weft.layers.projection import split_heads
+from weft.layers.projections.dense import split_heads
 from weft.mixers.base import MIXERS, Frame, Traits
 from weft.mixers.convolution_mixer import ConvolutionMixer, check_kernel
 
@@ -34,7 +34,7 @@ class DynamicConvolution:
         paper="Wu et al. 2019, https://arxiv.org/abs/1901.10430",
         time="n w c",
         memory="n w h",
-        state="c (w − 1)",
+        state="c·(w − 1)",
         causal=True,
         note="a convolution runs along one sequence",
     )
@@ -43,7 +43,6 @@ class DynamicConvolution:
         check_kernel(self.kernel)
 
     def build(self, frame: Frame) -> DynamicConvolutionMixing:
-        """The module."""
         return DynamicConvolutionMixing(self, frame)
 
     @classmethod

@@ -24,8 +24,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.errors import WeftError
-from weft.kernels.bias import dense_bias
-from weft.kernels.dense import expand_heads
+from weft.kernels.attend.bias import dense_bias
+from weft.kernels.dense.reference import expand_heads
 from weft.kernels.entmax import CLOSEST, entmax
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, Traits
 from weft.mixers.pattern_mixer import KeyValueState, PatternAttention
@@ -54,16 +54,14 @@ class Entmax:
             raise WeftError(f"start is between softmax (1) and sparsemax (2); got {self.start}")
 
     def build(self, frame: Frame) -> EntmaxAttention:
-        """The module inside this frame."""
         return EntmaxAttention(self, frame)
 
 
 class EntmaxAttention(PatternAttention):
     """All scores, normalised by α-entmax."""
 
-    marks = ()
     queries_apart = True
-    front = AttentionMixer.front  # a pattern's own takes the softmax
+    first_rows = AttentionMixer.first_rows  # a pattern's own takes the softmax
 
     def __init__(self, config: Entmax, frame: Frame) -> None:
         super().__init__(config, frame, Causal() if frame.causal else Full())

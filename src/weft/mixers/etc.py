@@ -19,20 +19,21 @@ between pieces are full, and any token may be named a member.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.errors import Unsupported, WeftError
-from weft.kernels.band import in_band, key_runs, skew
-from weft.kernels.dense import dense_attention, expand_heads
+from weft.errors import Unsupported
+from weft.kernels.block_sparse.band import in_band, key_runs, skew
+from weft.kernels.dense.reference import dense_attention, expand_heads
 from weft.kernels.slots import into_blocks
-from weft.layers.projection import join_heads
+from weft.layers.marks import Mark
+from weft.layers.projections.dense import join_heads
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, Traits
 from weft.patterns.sequence import at_least
 
+MEMBER = Mark("member", "number", "the global token that stands for each, −1 for none")
 _LEAST_BLOCK = 16  # queries that share a run of keys, at least
 
 
@@ -46,20 +47,23 @@ class ETC:
     clip: int = 12  # distances beyond it share a label
     own_output: bool = True  # global tokens have an output projection of their own
 
-    traits: ClassVar[Traits] = Traits(
-        family="fixed pattern",
-        paper="Ainslie et al. 2020, https://arxiv.org/abs/2004.08483",
-        time="n (w + globals) c",
-        memory="n (w + globals)",
-        note="global tokens read the whole of one sequence, and every token reads them",
-    )
+    @property
+    def traits(self) -> Traits:
+        """Without global tokens `member` means nothing."""
+        return Traits(
+            family="fixed pattern",
+            paper="Ainslie et al. 2020, https://arxiv.org/abs/2004.08483",
+            time="n (w + globals) c",
+            memory="n (w + globals)",
+            note="global tokens read the whole of one sequence, and every token reads them",
+            marks=(MEMBER,) if self.global_tokens else (),
+        )
 
     def __post_init__(self) -> None:
         at_least(1, window=self.window)
         at_least(0, global_tokens=self.global_tokens, clip=self.clip)
 
     def build(self, frame: Frame) -> ETCAttention:
-        """The module."""
         return ETCAttention(self, frame)
 
     @classmethod
@@ -74,13 +78,12 @@ class ETC:
 class ETCAttention(AttentionMixer):
     """Window and global attention under learned labels; `member` (b, n) names who stands for it."""
 
-    marks = ("member",)
-
     def __init__(self, config: ETC, frame: Frame) -> None:
         super().__init__(config, frame)
+        self.marks = {MEMBER.name: MEMBER}  # without global tokens it has no effect
         if frame.positions is not None:
             raise Unsupported(
-                "etc tells pairs apart by its labels; got "
+                "etc distinguishes pairs by its labels; got "
                 f"positions={frame.positions}; use positions=None"
             )
         shape = (frame.heads, 2 * config.clip + 3, frame.head_dim)
@@ -90,6 +93,10 @@ class ETCAttention(AttentionMixer):
             if config.own_output:
                 inner = frame.heads * frame.head_dim
                 self.to_out_global = nn.Linear(inner, frame.dim, bias=frame.bias)
+
+    def mark_registers(self, name: str, mark: Tensor, count: int) -> Tensor:
+        """No token stands for a register."""
+        return mark.new_full((len(mark), count), -1)
 
     def mix(
         self,
@@ -102,10 +109,6 @@ class ETCAttention(AttentionMixer):
         """Global rows, then long rows."""
         if member is None:
             member = torch.full_like(x[..., 0], -1, dtype=torch.long)  # (b, n)
-        elif member.is_floating_point() or member.dtype == torch.bool:
-            raise WeftError(
-                f"member numbers the global token of each token, −1 for none; got {member.dtype}"
-            )
         q, k, v = self.heads(x)
         k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
         count = min(self.config.global_tokens, x.shape[1])

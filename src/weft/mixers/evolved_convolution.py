@@ -23,11 +23,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.errors import Unsupported, WeftError
+from weft.errors import Unsupported
 from weft.mixers.base import MIXERS, Frame, Mixer, State, Traits
 
 
-class Cell(NamedTuple):
+class CellSizes(NamedTuple):
     """The sizes of a cell: taps, and channels relative to c."""
 
     wide: int  # taps of the wide branch; 1: a matrix
@@ -38,8 +38,8 @@ class Cell(NamedTuple):
 
 
 CELLS = {
-    "encoder": Cell(wide=1, expansion=4, narrow=3, last=9, share=0.5),
-    "decoder": Cell(wide=11, expansion=2, narrow=7, last=7, share=1.0),
+    "encoder": CellSizes(wide=1, expansion=4, narrow=3, last=9, share=0.5),
+    "decoder": CellSizes(wide=11, expansion=2, narrow=7, last=7, share=1.0),
 }
 
 
@@ -50,22 +50,22 @@ class EvolvedConvolution:
 
     cell: Literal["encoder", "decoder"] | None = None  # None: by direction
 
-    traits: ClassVar[Traits] = Traits(
-        family="mixing",
-        paper="So et al. 2019, https://arxiv.org/abs/1901.11117",
-        time="n c²",
-        memory="n c",
-        state="22 c",
-        causal=True,
-        note="a convolution runs along one sequence",
-    )
+    name: ClassVar[str]  # its key in the registry
 
-    def __post_init__(self) -> None:
-        if self.cell not in (None, *CELLS):
-            raise WeftError(f"cell is 'encoder', 'decoder' or None; got cell={self.cell!r}")
+    @property
+    def traits(self) -> Traits:
+        """The cells have kernels of different widths."""
+        return Traits(
+            family="mixing",
+            paper="So et al. 2019, https://arxiv.org/abs/1901.11117",
+            time="n c²",
+            memory="n c",
+            state="34·c" if self.cell == "encoder" else "22·c",
+            causal=True,
+            note="a convolution runs along one sequence",
+        )
 
     def build(self, frame: Frame) -> EvolvedConvolutionMixing:
-        """The module."""
         return EvolvedConvolutionMixing(self, frame)
 
     @classmethod
@@ -90,7 +90,7 @@ class Convolution(nn.Module):
         self.matrix = nn.Linear(inputs, outputs, bias=bias) if matrix else nn.Identity()
 
     def forward(self, x: Tensor, new: int) -> Tensor:
-        """(b, m, inputs) -> its last `new` rows (b, n, outputs); 0 stands before the first."""
+        """(b, m, inputs) -> its last `new` rows (b, n, outputs); preceded by zeros."""
         padded = F.pad(x.transpose(1, 2), (self.before, self.taps - 1 - self.before))
         y = F.conv1d(padded, self.weight, self.bias, groups=self.groups).transpose(1, 2)
         return self.matrix(y[:, y.shape[1] - new :])
@@ -105,12 +105,12 @@ class Convolution(nn.Module):
         return self.matrix(y if self.bias is None else y + self.bias)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class EvolvedState(State):
     """Inputs that later tokens still read: of the branches, and of the last convolution."""
 
-    x: Tensor | None = None  # (b, m, c)
-    u: Tensor | None = None  # (b, m, wide)
+    x: Tensor  # (b, m, c)
+    u: Tensor  # (b, m, wide)
 
 
 class EvolvedConvolutionMixing(Mixer):
@@ -169,8 +169,7 @@ class EvolvedConvolutionMixing(Mixer):
 
     def start(self, batch: int = 1) -> EvolvedState:
         """No inputs."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
+        self._need_causal()
         made = self.norm.weight.new_zeros
         return EvolvedState(
             x=made(batch, 0, self.frame.dim), u=made(batch, 0, self.norm.normalized_shape[0])
@@ -178,14 +177,16 @@ class EvolvedConvolutionMixing(Mixer):
 
     def step(self, x: Tensor, state: EvolvedState) -> tuple[Tensor, EvolvedState]:
         """Convolve the new tokens after the remembered ones."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
+        self._need_causal()
         n, all_x = x.shape[1], torch.cat((state.x, x), dim=1)
         u = self._sum(self.wide(all_x, n), self.narrow(all_x, n))
         all_u = torch.cat((state.u, u), dim=1)
         y = self._filled(self.last(all_u, n))
-        kept = _tail(all_x, self._reach - 1), _tail(all_u, self.cell.last - 1)
-        return y, EvolvedState(state.position + n, *kept)
+        return y, EvolvedState(
+            position=state.position + n,
+            x=_tail(all_x, self._reach - 1),
+            u=_tail(all_u, self.cell.last - 1),
+        )
 
     @property
     def _reach(self) -> int:
@@ -193,8 +194,7 @@ class EvolvedConvolutionMixing(Mixer):
 
     def state_size(self, tokens: int) -> int:
         """At most taps − 1 inputs of each kind."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
+        self._need_causal()
         before = min(tokens, self._reach - 1) * self.frame.dim
         return before + min(tokens, self.cell.last - 1) * self.norm.normalized_shape[0]
 

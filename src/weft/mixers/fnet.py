@@ -17,12 +17,12 @@ have no place in it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from weft.errors import Unsupported, WeftError
+from weft.errors import Unsupported
 from weft.mixers.base import MIXERS, Frame, Mixer, Traits
 
 Norm = Literal["none", "ortho"]
@@ -33,7 +33,7 @@ Norm = Literal["none", "ortho"]
 class FNet:
     """Fourier mixing."""
 
-    norm: Norm = "none"  # ortho: divide by √(n·c), so that the scale of x is kept
+    norm: Norm = "none"  # ortho: divide by √(n·c), which preserves the scale of x
 
     traits: ClassVar[Traits] = Traits(
         family="mixing",
@@ -45,12 +45,7 @@ class FNet:
         "padded batch are grouped by their length, which no fixed graph can do",
     )
 
-    def __post_init__(self) -> None:
-        if self.norm not in get_args(Norm):
-            raise WeftError(f"norm is one of {get_args(Norm)}; got {self.norm!r}")
-
     def build(self, frame: Frame) -> FourierMixing:
-        """The module inside this frame."""
         return FourierMixing(self, frame)
 
 

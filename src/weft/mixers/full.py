@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.pattern_mixer import PatternAttention
-from weft.patterns import Causal
-from weft.patterns import Full as Everything
+from weft.mixers.pattern_mixer import SEGMENTS, PatternAttention
+from weft.patterns import Causal, Full
 
 
 @MIXERS.register("full")
 @dataclass(frozen=True, kw_only=True)
-class Full:
+class FullAttention:
     """Dense softmax attention."""
 
     traits: ClassVar[Traits] = Traits(
@@ -30,12 +29,12 @@ class Full:
         paper="Vaswani et al. 2017, https://arxiv.org/abs/1706.03762",
         time="n² c",
         memory="n c",
-        state="2 g d n",
+        state="2·g·d·n",
         exact=True,
         causal=True,
         cross=True,
+        marks=(SEGMENTS,),
     )
 
     def build(self, frame: Frame) -> PatternAttention:
-        """The module."""
-        return PatternAttention(self, frame, Causal() if frame.causal else Everything())
+        return PatternAttention(self, frame, Causal() if frame.causal else Full())

@@ -20,9 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.kernels.recurrence import torch_rnn
+from weft.kernels.recurrence.triton import torch_rnn
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.recurrent_mixer import Cell, Memory, RecurrentMixer
+from weft.mixers.recurrent_mixer import Memory, RecurrentCell, RecurrentMixer
 
 
 @MIXERS.register("gru")
@@ -38,7 +38,7 @@ class GRU:
         state="c",
         causal=True,
         compiles=False,
-        note="a recurrence runs along one sequence; torch's fused one is no part of a graph",
+        note="a recurrence runs along one sequence; torch's fused one cannot be part of a graph",
     )
 
     def cell(self, frame: Frame) -> GRUCell:
@@ -46,11 +46,10 @@ class GRU:
         return GRUCell(frame.dim, frame.bias)
 
     def build(self, frame: Frame) -> RecurrentMixer:
-        """The module."""
         return RecurrentMixer(self, frame)
 
 
-class GRUCell(Cell):
+class GRUCell(RecurrentCell):
     """torch's GRU of one layer."""
 
     def __init__(self, dim: int, bias: bool) -> None:
@@ -60,18 +59,18 @@ class GRUCell(Cell):
 
     def start(self, batch: int) -> Memory:
         """h is 0."""
-        return (self.rnn.weight_hh_l0.new_zeros(batch, self.dim),)
+        return (self.rnn.all_weights[0][1].new_zeros(batch, self.dim),)
 
     def forward(self, x: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """All tokens by one call."""
-        return torch_rnn(torch.gru, x, memory, self.rnn._flat_weights)
+        return torch_rnn(torch.gru, x, memory, self.rnn.all_weights[0])
 
     def plain(self, x: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """The equation."""
-        (h,), rnn = memory, self.rnn
-        bias = (rnn.bias_ih_l0, rnn.bias_hh_l0) if rnn.bias else (None, None)
-        new = F.linear(x, rnn.weight_ih_l0, bias[0]).chunk(3, dim=-1)
-        old = F.linear(h, rnn.weight_hh_l0, bias[1]).chunk(3, dim=-1)
+        (h,), (w_x, w_h, *biases) = memory, self.rnn.all_weights[0]
+        b_x, b_h = biases or (None, None)
+        new = F.linear(x, w_x, b_x).chunk(3, dim=-1)
+        old = F.linear(h, w_h, b_h).chunk(3, dim=-1)
         r, z = torch.sigmoid(new[0] + old[0]), torch.sigmoid(new[1] + old[1])
         h = (1 - z) * torch.tanh(new[2] + r * old[2]) + z * h  # (b, c)
         return h, (h,)

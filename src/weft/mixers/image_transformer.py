@@ -13,18 +13,17 @@ Time O(n (block + memory) c), memory O(n memory). Decoding keeps the rows that a
 can still read, or two blocks.
 
 Paper: Parmar et al. 2018, section 3, https://arxiv.org/abs/1802.05751
-Differs from it: edges are told apart by coordinates, not by padding; any length; it may also read
+Differs from it: edges are found by coordinates, not by padding; any length; it may also read
 in both directions.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Literal
 
-from weft.errors import WeftError
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.pattern_mixer import PatternAttention
+from weft.mixers.pattern_mixer import SEGMENTS, PatternAttention
 from weft.patterns import BlockNeighbours, Causal, Pattern, Rectangles
 
 Kind = Literal["1d", "2d"]
@@ -41,24 +40,25 @@ class ImageTransformer:
     rectangle: tuple[int, int] = (8, 16)  # 2d: rows and tokens across
     margin: tuple[int, int] = (8, 16)  # 2d: rows above, and tokens on either side
 
-    traits: ClassVar[Traits] = Traits(
-        family="fixed pattern",
-        paper="Parmar et al. 2018, https://arxiv.org/abs/1802.05751",
-        time="n w c",
-        memory="n w",
-        state="2 g d (rows above and open row of rectangles, or 2 blocks)",
-        exact=True,
-        causal=True,
-        compiles=False,
-        note="blocks pair positions of one sequence; its layout is planned outside the graph",
-    )
+    @property
+    def traits(self) -> Traits:
+        """Two blocks, or the rows of rectangles that a later one reads."""
+        (above, _), (rows, _) = self.margin, self.rectangle
+        state = "2·g·d·2·block" if self.kind == "1d" else f"2·g·d·{above + rows}·width"
+        return Traits(
+            family="fixed pattern",
+            paper="Parmar et al. 2018, https://arxiv.org/abs/1802.05751",
+            time="n w c",
+            memory="n w",
+            state=state,
+            exact=True,
+            causal=True,
+            compiles=False,
+            note="blocks pair positions of one sequence; its layout is planned outside the graph",
+            marks=(SEGMENTS,),
+        )
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise WeftError(f"kind is one of {get_args(Kind)}; got {self.kind!r}")
-        for name in ("rectangle", "margin"):
-            if len(getattr(self, name)) != 2:
-                raise WeftError(f"{name} is rows and tokens across; got {getattr(self, name)}")
         self.pattern(causal=False)
 
     def pattern(self, causal: bool) -> Pattern:
@@ -72,7 +72,6 @@ class ImageTransformer:
         return Causal() & seen if causal else seen
 
     def build(self, frame: Frame) -> PatternAttention:
-        """The module."""
         return PatternAttention(self, frame, self.pattern(frame.causal))
 
     @classmethod

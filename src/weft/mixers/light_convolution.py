@@ -33,7 +33,7 @@ class LightConvolution:
         paper="Wu et al. 2019, https://arxiv.org/abs/1901.10430",
         time="n w c",
         memory="n w",
-        state="c (w − 1)",
+        state="c·(w − 1)",
         causal=True,
         note="a convolution runs along one sequence",
     )
@@ -42,7 +42,6 @@ class LightConvolution:
         check_kernel(self.kernel)
 
     def build(self, frame: Frame) -> LightConvolutionMixing:
-        """The module."""
         return LightConvolutionMixing(self, frame)
 
     @classmethod

@@ -24,9 +24,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.errors import Unsupported, WeftError
-from weft.kernels.dense import expand_heads
-from weft.kernels.feature_map import (
+from weft.errors import WeftError
+from weft.kernels.dense.reference import expand_heads
+from weft.kernels.linear_attention.reference import (
     Sums,
     causal_linear_attention,
     elu_features,
@@ -34,6 +34,7 @@ from weft.kernels.feature_map import (
     linear_step,
 )
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, State, Traits
+from weft.mixers.sums_state import SumsState
 
 
 @MIXERS.register("linear_transformer")
@@ -59,16 +60,7 @@ class LinearTransformer:
             raise WeftError(f"eps keeps the denominator from 0, so it is above 0; got {self.eps}")
 
     def build(self, frame: Frame) -> LinearTransformerAttention:
-        """The module inside this frame."""
         return LinearTransformerAttention(self, frame)
-
-
-@dataclass
-class LinearTransformerState(State):
-    """The running sums S and z."""
-
-    values: Tensor | None = None  # (b, g, d, d)
-    weights: Tensor | None = None  # (b, g, d)
 
 
 class LinearTransformerAttention(AttentionMixer):
@@ -79,11 +71,7 @@ class LinearTransformerAttention(AttentionMixer):
 
     def __init__(self, config: LinearTransformer, frame: Frame) -> None:
         super().__init__(config, frame)
-        if self.positions.biased:
-            raise Unsupported(
-                f"linear_transformer has no matrix of scores to bias; got positions="
-                f"{frame.positions}; use positions=rope, or add positions to the embedding"
-            )
+        self._refuse_bias("linear_transformer has no matrix of scores to bias")
 
     def attention(
         self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, crossing: bool
@@ -106,36 +94,33 @@ class LinearTransformerAttention(AttentionMixer):
             weights = weights.tril()
         return weights / (weights.sum(-1, keepdim=True) + self.config.eps) @ v
 
-    def start(self, batch: int = 1) -> LinearTransformerState:
+    def start(self, batch: int = 1) -> SumsState:
         """Sums of nothing."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
+        self._need_causal()
         like = self.project.to_v.weight
         work = torch.promote_types(like.dtype, torch.float32)
         g, d = self.frame.kv_heads, self.frame.head_dim
-        return LinearTransformerState(
-            position=0,
+        return SumsState(
             values=like.new_zeros(batch, g, d, d, dtype=work),
             weights=like.new_zeros(batch, g, d, dtype=work),
             memory=self.project.start(batch),
         )
 
-    def step(self, x: Tensor, state: LinearTransformerState) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: SumsState) -> tuple[Tensor, State]:
         """One token as a recurrence, several through the chunked form."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
+        self._need_causal()
         q, k, v, rest = self.next_heads(x, state)
         q, k, sums = elu_features(q), elu_features(k), Sums(state.values, state.weights)
         if x.shape[1] == 1:
             y, sums = linear_step(q, k, v, sums, eps=self.config.eps)
         else:
             y, sums = causal_linear_attention(q, k, v, sums=sums, eps=self.config.eps)
-        now = state.position + x.shape[1]
-        return self.project.out(y), LinearTransformerState(now, *sums, **rest)
+        return self.project.out(y), SumsState(
+            position=state.position + x.shape[1], **sums._asdict(), **rest
+        )
 
     def state_size(self, tokens: int) -> int:
         """The same at any length."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
+        self._need_causal()
         sums = self.frame.kv_heads * self.frame.head_dim * (self.frame.head_dim + 1)
         return sums + self.project.memory_size

@@ -18,7 +18,7 @@ tokens are compressed, and the slots projected.
 
 Time O(n·r·d), memory O(n·r); causal time O(n·(n/w + w)·d), memory O(n·(n/w + w)). Decoding keeps
 ⌊t/w⌋ slots and the t mod w tokens of the open block. A bias by distance is refused, for a slot has
-no one place; rotary positions turn keys before compression.
+no single position; rotary positions turn keys before compression.
 
 Papers: Wang et al. 2020, Linformer, section 4, https://arxiv.org/abs/2006.04768 (sharing, per-layer
 ranks and pooling are there); the convolution form follows Malard 2025, Conv-Linformer.
@@ -29,21 +29,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.errors import Unsupported, WeftError
-from weft.kernels.dense import dense_attention, expand_heads
+from weft.errors import WeftError
+from weft.kernels.dense.reference import dense_attention, expand_heads
 from weft.kernels.slots import causal_slot_attention, into_blocks
 from weft.layers.compress import BlockCompression, LinearCompression, hide
-from weft.layers.projection import split_heads
+from weft.layers.projections.dense import split_heads
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, Mixer, State, Traits
+from weft.mixers.slot_state import SlotState
 
 Sharing = Literal["none", "heads", "kv", "layers"]
 Compress = Literal["linear", "convolution", "depthwise", "mean", "max"]
+Compression = LinearCompression | BlockCompression
 DEFAULT_LENGTH = 4096  # where the frame names no length
 
 
@@ -66,7 +68,7 @@ class Linformer:
             paper="Wang et al. 2020, https://arxiv.org/abs/2006.04768",
             time="n·r·d" if linear else "n·(n/w)·d",
             memory="n·r" if linear else "n·(n/w + w)",
-            state=None if linear else "2·g·d·(n/w + w)",
+            state=None if linear else "2·g·d·(n/width + width)",
             causal=not linear,
             cross=True,
             note="its linear compression mixes all tokens into every slot, later ones too "
@@ -76,9 +78,6 @@ class Linformer:
         )
 
     def __post_init__(self) -> None:
-        for name, known in (("sharing", get_args(Sharing)), ("compress", get_args(Compress))):
-            if getattr(self, name) not in known:
-                raise WeftError(f"{name} is one of {known}; got {getattr(self, name)!r}")
         ranks = self.rank if isinstance(self.rank, tuple) else (self.rank,)
         if not ranks or min(ranks) < 1:
             raise WeftError(f"rank counts slots, so it is at least 1; got rank={self.rank}")
@@ -106,7 +105,6 @@ class Linformer:
         return (*linear, by_layer, convolution, depthwise, *pools)
 
     def build(self, frame: Frame) -> LinformerAttention:
-        """The module inside this frame."""
         return LinformerAttention(self, frame)
 
     @classmethod
@@ -130,16 +128,6 @@ class Linformer:
         return self.rank[layer]
 
 
-@dataclass
-class LinformerState(State):
-    """Finished slots, and the tokens of the open block."""
-
-    slots_k: Tensor | None = None  # (b, g, s, d)
-    slots_v: Tensor | None = None  # (b, g, s, d)
-    open_k: Tensor | None = None  # (b, g, t, d)
-    open_v: Tensor | None = None  # (b, g, t, d)
-
-
 class LinformerAttention(AttentionMixer):
     """softmax(q·compress(k)) compress(v) around shared projections."""
 
@@ -147,16 +135,14 @@ class LinformerAttention(AttentionMixer):
 
     def __init__(self, config: Linformer, frame: Frame) -> None:
         super().__init__(config, frame)
-        if self.positions.biased:
-            raise Unsupported(
-                f"linformer mixes tokens of many distances into a slot, so there is none to bias; "
-                f"got positions={frame.positions}; use positions=rope, or embed positions"
-            )
+        self._refuse_bias(
+            "a slot of linformer holds tokens of many distances, so there is none to bias"
+        )
         self.compress_k = self._compression()
         alone = config.sharing in ("none", "heads")
-        self.compress_v: nn.Module | None = self._compression() if alone else None
+        self.compress_v = self._compression() if alone else None
 
-    def _compression(self) -> LinearCompression | BlockCompression:
+    def _compression(self) -> Compression:
         config, frame = self.config, self.frame
         length = frame.length or DEFAULT_LENGTH
         rank = min(config.rank_at(frame.layer), length)
@@ -169,6 +155,12 @@ class LinformerAttention(AttentionMixer):
     def slots(self, k: Tensor, v: Tensor, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Keys and values (b, g, m, d) -> slots (b, g, s, d)."""
         return self.compress_k(k, valid), (self.compress_v or self.compress_k)(v, valid)
+
+    @property
+    def _width(self) -> int:
+        """Tokens of a block, where blocks are compressed."""
+        assert isinstance(self.compress_k, BlockCompression)
+        return self.compress_k.width
 
     @property
     def compresses_first(self) -> bool:
@@ -189,9 +181,9 @@ class LinformerAttention(AttentionMixer):
         source, real = (x, valid) if context is None else (context, context_valid)
         return self._over(self.project.q(x), source, real)
 
-    def front(self, x: Tensor, count: int, valid: Tensor | None = None) -> Tensor:
+    def first_rows(self, x: Tensor, count: int, valid: Tensor | None = None) -> Tensor:
         if not self.compresses_first:
-            return super().front(x, count, valid)
+            return super().first_rows(x, count, valid)
         return self._over(self.project.q(x[:, :count]), x, valid)
 
     def _over(self, q: Tensor, source: Tensor, valid: Tensor | None) -> Tensor:
@@ -215,20 +207,22 @@ class LinformerAttention(AttentionMixer):
         slots_k, slots_v = expand_heads(slots_k, q.shape[1]), expand_heads(slots_v, q.shape[1])
         mask = None
         if valid is not None and self.config.compress != "linear":
-            mask = into_blocks(valid[:, None, :, None], self.compress_k.width)  # (b, 1, s, w, 1)
+            mask = into_blocks(valid[:, None, :, None], self._width)  # (b, 1, s, w, 1)
             mask = mask.any(-2).transpose(-1, -2)  # (b, 1, 1, s)
-            # A row without a real key reads slot 0 here, and 0 in the end: softmax stays finite.
+            # A row without a real key reads slot 0: softmax stays finite, and the row is zeroed.
             mask = torch.cat((torch.ones_like(mask[..., :1]), mask[..., 1:]), dim=-1)
         y = F.scaled_dot_product_attention(
             q, slots_k, slots_v, attn_mask=mask, dropout_p=self.dropout
         )
-        return y if mask is None else y.masked_fill(~valid.any(-1)[:, None, None, None], 0.0)
+        if mask is None or valid is None:
+            return y
+        return y.masked_fill(~valid.any(-1)[:, None, None, None], 0.0)
 
     def _causal(
         self, q: Tensor, slots: tuple[Tensor, Tensor], tokens: tuple[Tensor, Tensor], start: int = 0
     ) -> Tensor:
         return causal_slot_attention(
-            q, slots, tokens, width=self.compress_k.width, start=start, dropout=self.dropout
+            q, slots, tokens, width=self._width, start=start, dropout=self.dropout
         )
 
     def plain_attention(
@@ -248,7 +242,7 @@ class LinformerAttention(AttentionMixer):
         short_k, short_v = self._plain_slots(k, v)
         if not self.frame.causal or crossing:
             return dense_attention(q, short_k, short_v)[0]
-        y, w = torch.zeros_like(q), self.compress_k.width
+        y, w = torch.zeros_like(q), self._width
         for i in range(k.shape[2]):
             closed = (i + 1) // w
             keys = torch.cat((short_k[:, :, :closed], k[:, :, closed * w : i + 1]), dim=2)
@@ -257,45 +251,43 @@ class LinformerAttention(AttentionMixer):
         return y
 
     def _plain_slots(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        parts = self.compress_k, self.compress_v or self.compress_k
-        return tuple(_plain_compress(part, x) for part, x in zip(parts, (k, v), strict=True))
+        compress_v = self.compress_v or self.compress_k
+        return _plain_compress(self.compress_k, k), _plain_compress(compress_v, v)
 
-    def start(self, batch: int = 1) -> LinformerState:
+    def start(self, batch: int = 1) -> SlotState:
         """No slots, no tokens."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
+        self._need_causal()
         none = self.project.to_k.weight.new_zeros(
             batch, self.frame.kv_heads, 0, self.frame.head_dim
         )
-        return LinformerState(0, none, none, none, none)
+        return SlotState(slots_k=none, slots_v=none, open_k=none, open_v=none)
 
-    def step(self, x: Tensor, state: LinformerState) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: SlotState) -> tuple[Tensor, State]:
         """Attend to slots and open block; blocks that end within x become slots."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
+        self._need_causal()
         q, k, v = self.heads(x, start=state.position)
         k, v = torch.cat((state.open_k, k), dim=2), torch.cat((state.open_v, v), dim=2)
-        end = k.shape[2] - k.shape[2] % self.compress_k.width
+        end = k.shape[2] - k.shape[2] % self._width
         new_k, new_v = self.slots(k[:, :, :end], v[:, :, :end])
         slots_k = torch.cat((state.slots_k, new_k), dim=2)
         slots_v = torch.cat((state.slots_v, new_v), dim=2)
         y = self._causal(q, (slots_k, slots_v), (k, v), start=state.position)
-        rest = k[:, :, end:].clone(), v[:, :, end:].clone()
-        return self.project.out(y), LinformerState(
-            state.position + x.shape[1], slots_k, slots_v, *rest
+        return self.project.out(y), SlotState(
+            position=state.position + x.shape[1],
+            slots_k=slots_k,
+            slots_v=slots_v,
+            open_k=k[:, :, end:].clone(),
+            open_v=v[:, :, end:].clone(),
         )
 
     def state_size(self, tokens: int) -> int:
         """Whole blocks as slots, the rest as tokens."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
-        width = self.compress_k.width
+        self._need_causal()
+        width = self._width
         return 2 * self.frame.kv_heads * self.frame.head_dim * (tokens // width + tokens % width)
 
 
-def _compressed(
-    compress: LinearCompression, x: Tensor, valid: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def _compressed(compress: Compression, x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
     """E x and E 1 over real tokens: (b, m, c) -> (b, r, c) and (b, r, 1)."""
     ones = x.new_ones(x.shape[:2])[:, None, :, None]  # (b, 1, m, 1)
     return compress(x[:, None], valid)[:, 0], compress(ones, valid)[:, 0]
@@ -307,7 +299,7 @@ def _projected(to: nn.Linear, slots: Tensor, ones: Tensor) -> Tensor:
     return y if to.bias is None else y + ones.to(y.dtype) * to.bias.to(y.dtype)
 
 
-def _plain_compress(part: LinearCompression | BlockCompression, x: Tensor) -> Tensor:
+def _plain_compress(part: Compression, x: Tensor) -> Tensor:
     """Slots of (1, g, m, d), all real, one at a time."""
     g, m, d = x.shape[1:]
     slots = []

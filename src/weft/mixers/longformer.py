@@ -16,17 +16,18 @@ reads ahead there; any length, no padding to a multiple of the window.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from weft.errors import WeftError
-from weft.kernels.attend import attend
-from weft.kernels.dense import dense_attention
-from weft.kernels.merge import merge
-from weft.layers.padding import take
-from weft.layers.projection import join_heads, side_by_side, split_heads
+from weft.errors import Unsupported, WeftError
+from weft.kernels.attend.api import attend
+from weft.kernels.attend.merge import merge
+from weft.kernels.dense.reference import dense_attention
+from weft.layers.marks import Mark
+from weft.layers.padding import take, zero_padding
+from weft.layers.projections.dense import join_heads, side_by_side, split_heads
 from weft.mixers.base import MIXERS, Frame, Mixer, Traits
 from weft.mixers.pattern_mixer import PatternAttention
 from weft.patterns import Causal, Dilated, Full, Keys, Pattern, PerHead, Sliding
@@ -48,11 +49,12 @@ class Longformer:
         paper="Beltagy et al. 2020, https://arxiv.org/abs/2004.05150",
         time="n (w + globals) c",
         memory="n w",
-        state="2 g d (w − 1 + globals)",
+        state="2·g·d·(reach + global_first)",
         exact=True,
         causal=True,
         compiles=False,
         note="a window pairs positions of one sequence; its layout is planned outside the graph",
+        marks=(Mark("is_global", "boolean", "True where a token is global", causal=False),),
     )
 
     def __post_init__(self) -> None:
@@ -83,7 +85,6 @@ class Longformer:
         return _causal(seen) if frame.causal else seen
 
     def build(self, frame: Frame) -> LongformerAttention:
-        """The module."""
         return LongformerAttention(self, frame)
 
     @classmethod
@@ -114,8 +115,6 @@ class LongformerAttention(PatternAttention):
     `is_global` (b, n) names global tokens freely, row by row; by default the leading ones.
     """
 
-    marks = ("is_global",)
-
     def __init__(self, config: Longformer, frame: Frame) -> None:
         super().__init__(config, frame, config.pattern(frame))
         self.local = config.local(frame.layer)
@@ -125,6 +124,11 @@ class LongformerAttention(PatternAttention):
             self.to_q_global = nn.Linear(frame.dim, inner, bias=frame.bias)
             self.to_k_global = nn.Linear(frame.dim, kv, bias=frame.bias)
             self.to_v_global = nn.Linear(frame.dim, kv, bias=frame.bias)
+
+    def mark_registers(self, name: str, mark: Tensor, count: int) -> Tensor:
+        """Registers are as global as they are without marks: the leading ones."""
+        leading = torch.arange(count, device=mark.device) < self.config.global_first  # (count,)
+        return leading.expand(len(mark), -1)
 
     def mix(
         self,
@@ -141,11 +145,6 @@ class LongformerAttention(PatternAttention):
             return super().mix(x, valid, context, context_valid)
         if is_global is None:
             return self._leading(x, valid)
-        if is_global.dtype != torch.bool:
-            raise WeftError(
-                "is_global is boolean, True where a token is global; "
-                f"got {is_global.dtype}: compare it first, mask > 0"
-            )
         q, k, v = self.heads(x)
         chosen, real = _listed(is_global if valid is None else is_global & valid)
         out = self._window_and_globals(q, k, v, valid, is_global, chosen, real)
@@ -155,14 +154,24 @@ class LongformerAttention(PatternAttention):
             out = _replace(out, rows, chosen, real)
         return self.project.out(out)
 
-    def front(self, x: Tensor, count: int, valid: Tensor | None = None) -> Tensor:
+    def letters(self, tokens: int) -> dict[str, int]:
+        """How far back the widest head of this layer reads."""
+        window, steps = self.config.window, self.config.dilation
+        window = window[self.frame.layer] if isinstance(window, tuple) else window
+        return {"reach": (window - 1) * (max(steps) if isinstance(steps, tuple) else steps)}
+
+    def first_rows(self, x: Tensor, count: int, valid: Tensor | None = None) -> Tensor:
         """Leading tokens that are global read everything; without any, it is the window alone."""
         if self.frame.causal or not self.config.global_first:
-            return super().front(x, count, valid)
+            return super().first_rows(x, count, valid)
         if count > self.config.global_first:
-            return Mixer.front(self, x, count, valid)
-        x = self.cleared(x, valid)
-        heads = self._apart(x, count) if self.own_projections else self.front_heads(x, count)
+            return Mixer.first_rows(self, x, count, valid)
+        x = zero_padding(x, valid)
+        heads = (
+            self._global_projections(x, count)
+            if self.own_projections
+            else self.first_rows_heads(x, count)
+        )
         return self.project.out(attend(*heads, Full(), valid=valid, dropout=self.dropout))
 
     def _leading(self, x: Tensor, valid: Tensor | None) -> Tensor:
@@ -172,12 +181,14 @@ class LongformerAttention(PatternAttention):
         out = super().attention(q, k, v, valid, crossing=False)
         if not count:
             return self.project.out(out)
-        q, k, v = self._apart(x, count) if self.own_projections else (q[:, :, :count], k, v)
+        q, k, v = (
+            self._global_projections(x, count) if self.own_projections else (q[:, :, :count], k, v)
+        )
         rows = attend(q, k, v, Full(), valid=valid, dropout=self.dropout)
         joined = torch.cat((join_heads(rows), join_heads(out[:, :, count:])), dim=1)  # (b, n, c)
         return self.project.to_out(joined)
 
-    def _apart(self, x: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _global_projections(self, x: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """By the projections of their own: q of the leading tokens, k and v of all."""
         index = torch.arange(x.shape[1], device=x.device)
         q = split_heads(self.to_q_global(x[:, :count]), self.frame.heads)
@@ -198,8 +209,8 @@ class LongformerAttention(PatternAttention):
         """The window without its global keys, merged with the global keys: each counts once."""
         near = ~is_global if valid is None else valid & ~is_global
         bias = self.positions.at if self.positions.biased else None
-        settings = {"bias": bias, "dropout": self.dropout, "return_lse": True}
-        parts = [attend(q, k, v, self.local, valid=near, **settings)]
+        settings: dict[str, Any] = {"bias": bias, "dropout": self.dropout}
+        parts = [attend(q, k, v, self.local, valid=near, return_lse=True, **settings)]
         if chosen.shape[1]:
             keys, values = (_take_heads(y, chosen) for y in (k, v))
             seen, added = real[:, None, None, :], self._bias_of(q, chosen)
@@ -242,20 +253,25 @@ class LongformerAttention(PatternAttention):
             return super().reference(x, valid, context, context_valid)
         b, n, _ = x.shape
         real = x.new_ones(b, n, dtype=torch.bool) if valid is None else valid
-        if is_global is None:
-            is_global = (torch.arange(n, device=x.device) < self.config.global_first).expand(b, n)
-        q, k, v = self.heads(self.cleared(x, valid))
+        leading = torch.arange(n, device=x.device) < self.config.global_first  # (n,)
+        marked = leading.expand(b, n) if is_global is None else is_global  # (b, n)
+        q, k, v = self.heads(zero_padding(x, valid))
         seen = mask(self.local, n, heads=self.frame.heads, device=x.device)  # (h, n, n)
-        seen = (seen | is_global[:, None, None, :]) & real[:, None, None, :]  # (b, h, n, n)
+        seen = (seen | marked[:, None, None, :]) & real[:, None, None, :]  # (b, h, n, n)
         out = self.plain_scores(q, k, v, seen)
         every = torch.arange(n, device=x.device).expand(b, n)
         q, k, v = self._global_heads(x, q, k, v, every)
-        apart = dense_attention(q, k, v, mask=real[:, None, None, :])[0]
-        return self.project.out(torch.where(is_global[:, None, :, None], apart, out))
+        global_rows = dense_attention(q, k, v, mask=real[:, None, None, :])[0]
+        return self.project.out(torch.where(marked[:, None, :, None], global_rows, out))
 
 
 def _listed(is_global: Tensor) -> tuple[Tensor, Tensor]:
     """(b, n) booleans -> the global positions (b, most), and which of them are real."""
+    if is_global.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise Unsupported(
+            "longformer counts the tokens that is_global marks in each batch, and a recorded "
+            "update cannot; set graph=false, or mark none and use global_first"
+        )
     most = int(is_global.sum(1).max())
     order = (~is_global).to(torch.uint8).argsort(dim=1, stable=True)[:, :most]
     return order, is_global.gather(1, order)

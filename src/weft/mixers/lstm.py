@@ -20,9 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.kernels.recurrence import torch_rnn
+from weft.kernels.recurrence.triton import torch_rnn
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.recurrent_mixer import Cell, Memory, RecurrentMixer
+from weft.mixers.recurrent_mixer import Memory, RecurrentCell, RecurrentMixer
 
 
 @MIXERS.register("lstm")
@@ -35,10 +35,10 @@ class LSTM:
         paper="Hochreiter, Schmidhuber 1997, https://doi.org/10.1162/neco.1997.9.8.1735",
         time="n c²",
         memory="n c",
-        state="2 c",
+        state="2·c",
         causal=True,
         compiles=False,
-        note="a recurrence runs along one sequence; torch's fused one is no part of a graph",
+        note="a recurrence runs along one sequence; torch's fused one cannot be part of a graph",
     )
 
     def cell(self, frame: Frame) -> LSTMCell:
@@ -46,11 +46,10 @@ class LSTM:
         return LSTMCell(frame.dim, frame.bias)
 
     def build(self, frame: Frame) -> RecurrentMixer:
-        """The module."""
         return RecurrentMixer(self, frame)
 
 
-class LSTMCell(Cell):
+class LSTMCell(RecurrentCell):
     """torch's LSTM of one layer."""
 
     def __init__(self, dim: int, bias: bool) -> None:
@@ -60,19 +59,18 @@ class LSTMCell(Cell):
 
     def start(self, batch: int) -> Memory:
         """h and c are 0."""
-        zeros = self.rnn.weight_hh_l0.new_zeros(batch, self.dim)
+        zeros = self.rnn.all_weights[0][1].new_zeros(batch, self.dim)
         return zeros, zeros.clone()
 
     def forward(self, x: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """All tokens by one call."""
-        return torch_rnn(torch.lstm, x, memory, self.rnn._flat_weights)
+        return torch_rnn(torch.lstm, x, memory, self.rnn.all_weights[0])
 
     def plain(self, x: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """The equation."""
-        h, c = memory
-        rnn = self.rnn
-        bias = (rnn.bias_ih_l0, rnn.bias_hh_l0) if rnn.bias else (None, None)
-        gates = F.linear(x, rnn.weight_ih_l0, bias[0]) + F.linear(h, rnn.weight_hh_l0, bias[1])
+        (h, c), (w_x, w_h, *biases) = memory, self.rnn.all_weights[0]
+        b_x, b_h = biases or (None, None)
+        gates = F.linear(x, w_x, b_x) + F.linear(h, w_h, b_h)
         i, f, g, o = gates.chunk(4, dim=-1)  # (b, c)
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
         h = torch.sigmoid(o) * torch.tanh(c)

@@ -3,13 +3,13 @@
     out_i = Σ_j softmax_j(s_ij) v_j   over the j with seen_ij, as far as the mixer's pattern agrees
 
 Training on permutations of a text (`weft.objectives.permuted_lm`, `mpnet`) needs it: who may read
-whom is drawn anew for every row, and tokens stand elsewhere in the tensor than in the text, so
-their places are given too. Scores, projections and positions are the mixer's own.
+whom is drawn for every row, and the order of the tensor is not that of the text, so
+positions are given too. Scores, projections and positions are the mixer's own.
 
 Which mixers can: softmax attention under a pattern of places (`full`, `sliding_window`, ...) with
 any of the position schemes but rope2d, and `transformer_xl` both ways, whose relative positions are
-XLNet's. Others compress keys, sort tokens or scan them: what a token reads is then no set of pairs
-that a mask could cut, and they refuse.
+XLNet's. Others compress keys, sort tokens or scan them: what a token reads is then not a set of
+pairs that a mask could restrict, and they refuse.
 
 Time O(n² c), memory O(h n²): dense, for the few hundred tokens of such training.
 """
@@ -20,17 +20,19 @@ import torch
 from torch import Tensor
 
 from weft.errors import Unsupported
-from weft.kernels.bias import dense_bias
-from weft.kernels.dense import dense_attention
+from weft.kernels.attend.bias import dense_bias
+from weft.kernels.dense.reference import dense_attention
 from weft.layers.positions import PositionScheme, Rotary2d
 from weft.mixers.base import AttentionMixer, Mixer
 from weft.mixers.pattern_mixer import PatternAttention
 from weft.mixers.relative_mixer import RelativeAttention
 
+_NOT_PAIRS = "it is not bidirectional attention over freely chosen pairs of tokens"
+
 
 def masked_mix(mixer: Mixer, x: Tensor, seen: Tensor, places: Tensor) -> Tensor:
     """x (b, n, c) at places (b, n), token i reads token j where seen (b, n, n) -> (b, n, c)."""
-    check_masked(mixer)
+    mixer = check_masked(mixer)
     q, k, v = mixer.project.qkv(x)  # (b, h, n, d), (b, g, n, d) twice
     if isinstance(mixer, RelativeAttention):
         bias = by_place(mixer, q, places)
@@ -48,26 +50,33 @@ def masked_mix(mixer: Mixer, x: Tensor, seen: Tensor, places: Tensor) -> Tensor:
     return mixer.project.out(out)
 
 
-def check_masked(mixer: Mixer) -> None:
-    """Refuse a mixer that is more, or other, than attention over pairs of tokens."""
-    kind, reason = type(mixer), None
-    plain = isinstance(mixer, PatternAttention) and (
-        (kind.mix, kind.attention) == (AttentionMixer.mix, PatternAttention.attention)
-    )
-    relative = isinstance(mixer, RelativeAttention) and mixer.config.traits.exact
-    if mixer.frame.causal or not (plain or relative):
-        reason = "it is no attention over freely chosen pairs of tokens, both ways"
+def check_masked(mixer: Mixer) -> PatternAttention | RelativeAttention:
+    """The mixer, refused unless it is attention over pairs of tokens and nothing else."""
+    if (
+        mixer.frame.causal
+        or not isinstance(mixer, PatternAttention | RelativeAttention)
+        or not _over_pairs(mixer)
+    ):
+        reason = _NOT_PAIRS
     elif mixer.project.memory_size:
         reason = "its projections read neighbours too"
-    elif plain and mixer.pattern.needs_length:
-        reason = "its pattern depends on where the sequence ends"
+    elif isinstance(mixer, PatternAttention) and mixer.pattern.needs_length:
+        reason = "its pattern depends on the length of the sequence"
     elif isinstance(mixer.positions, Rotary2d):
         reason = "rope2d places whole pictures; use another position scheme"
-    if reason is not None:
-        raise Unsupported(
-            f"{mixer.config} cannot read under masks of pairs: {reason}. Patterns over places can "
-            "(full, sliding_window, block_local, ...), and so can transformer_xl"
-        )
+    else:
+        return mixer
+    raise Unsupported(
+        f"{mixer.config} cannot read under masks of pairs: {reason}. Patterns over positions can "
+        "(full, sliding_window, block_local, ...), and so can transformer_xl"
+    )
+
+
+def _over_pairs(mixer: PatternAttention | RelativeAttention) -> bool:
+    if isinstance(mixer, RelativeAttention):
+        return mixer.config.traits.exact
+    kind = type(mixer)
+    return (kind.mix, kind.attention) == (AttentionMixer.mix, PatternAttention.attention)
 
 
 def turned(positions: PositionScheme, x: Tensor, places: Tensor) -> Tensor:

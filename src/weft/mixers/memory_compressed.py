@@ -9,8 +9,8 @@ full counts with zeros in its place, and padding as 0. w = 1 with W = I is full 
 the null slot.
 
 Time O(n²/w·d), memory O(n²/w). Decoding keeps ⌊t/w⌋ slots and the t mod w tokens of the open one.
-A bias by distance is refused, for a slot has no one place; rotary positions turn keys before the
-convolution.
+A bias by distance is refused, since a slot has no single position; rotary positions turn keys
+before the convolution.
 
 Paper: Liu et al. 2018, Generating Wikipedia by Summarizing Long Sequences, section 4.2.4,
 https://arxiv.org/abs/1801.10198
@@ -27,11 +27,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.errors import Unsupported, WeftError
-from weft.kernels.dense import dense_attention, expand_heads
+from weft.errors import WeftError
+from weft.kernels.dense.reference import dense_attention, expand_heads
 from weft.kernels.slots import into_blocks
 from weft.layers.compress import BlockCompression
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, State, Traits
+from weft.mixers.slot_state import SlotState
 
 
 @MIXERS.register("memory_compressed")
@@ -46,7 +47,7 @@ class MemoryCompressed:
         paper="Liu et al. 2018, https://arxiv.org/abs/1801.10198",
         time="(n²/w)·d",
         memory="n²/w",
-        state="2·g·d·(n/w + w)",
+        state="2·g·d·(n/width + width)",
         causal=True,
         cross=True,
     )
@@ -56,18 +57,7 @@ class MemoryCompressed:
             raise WeftError(f"width counts the tokens of a slot, at least 1; got {self.width}")
 
     def build(self, frame: Frame) -> MemoryCompressedAttention:
-        """The module inside this frame."""
         return MemoryCompressedAttention(self, frame)
-
-
-@dataclass
-class MemoryCompressedState(State):
-    """Finished slots, and the tokens of the open one."""
-
-    slots_k: Tensor | None = None  # (b, g, s, d)
-    slots_v: Tensor | None = None  # (b, g, s, d)
-    open_k: Tensor | None = None  # (b, g, t, d)
-    open_v: Tensor | None = None  # (b, g, t, d)
 
 
 class MemoryCompressedAttention(AttentionMixer):
@@ -77,11 +67,9 @@ class MemoryCompressedAttention(AttentionMixer):
 
     def __init__(self, config: MemoryCompressed, frame: Frame) -> None:
         super().__init__(config, frame)
-        if self.positions.biased:
-            raise Unsupported(
-                f"memory_compressed mixes tokens of many distances into a slot, so there is none "
-                f"to bias; got positions={frame.positions}; use positions=rope"
-            )
+        self._refuse_bias(
+            "a slot of memory_compressed holds tokens of many distances, so there is none to bias"
+        )
         sizes = ("convolution", config.width, frame.kv_heads, frame.head_dim)
         self.compress_k, self.compress_v = BlockCompression(*sizes), BlockCompression(*sizes)
         self.null_k = nn.Parameter(torch.zeros(frame.kv_heads, 1, frame.head_dim))
@@ -132,27 +120,32 @@ class MemoryCompressedAttention(AttentionMixer):
             rows.append(dense_attention(q[own], keys, values, mask=mask.to(q.device))[0])
         return torch.cat(rows)
 
-    def start(self, batch: int = 1) -> MemoryCompressedState:
+    def start(self, batch: int = 1) -> SlotState:
         """No slots, no tokens."""
         self._need_causal()
         f = self.frame
         none = self.project.to_k.weight.new_zeros(batch, f.kv_heads, 0, f.head_dim)
-        memory = self.project.start(batch)
-        return MemoryCompressedState(0, none, none, none, none, memory=memory)
+        return SlotState(
+            slots_k=none, slots_v=none, open_k=none, open_v=none, memory=self.project.start(batch)
+        )
 
-    def step(self, x: Tensor, state: MemoryCompressedState) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: SlotState) -> tuple[Tensor, State]:
         """Blocks that end within x become slots."""
         self._need_causal()
-        q, k, v, handed_on = self.next_heads(x, state)
+        q, k, v, rest = self.next_heads(x, state)
         k, v = torch.cat((state.open_k, k), dim=2), torch.cat((state.open_v, v), dim=2)
         end = k.shape[2] - k.shape[2] % self.config.width
         slots_k = torch.cat((state.slots_k, self.compress_k(k[:, :, :end])), dim=2)
         slots_v = torch.cat((state.slots_v, self.compress_v(v[:, :, :end])), dim=2)
         y = self.causal(q, slots_k, slots_v, state.position)
-        rest = k[:, :, end:].clone(), v[:, :, end:].clone()
-        position = state.position + x.shape[1]
-        after = MemoryCompressedState(position, slots_k, slots_v, *rest, **handed_on)
-        return self.project.out(y), after
+        return self.project.out(y), SlotState(
+            position=state.position + x.shape[1],
+            slots_k=slots_k,
+            slots_v=slots_v,
+            open_k=k[:, :, end:].clone(),
+            open_v=v[:, :, end:].clone(),
+            **rest,
+        )
 
     def state_size(self, tokens: int) -> int:
         """Whole blocks as slots, the rest as tokens."""
@@ -160,10 +153,6 @@ class MemoryCompressedAttention(AttentionMixer):
         width = self.config.width
         cached = 2 * self.frame.kv_heads * self.frame.head_dim * (tokens // width + tokens % width)
         return cached + self.project.memory_size
-
-    def _need_causal(self) -> None:
-        if not self.frame.causal:
-            raise self._cannot_stream()
 
 
 def _plain_slots(part: BlockCompression, x: Tensor, null: Tensor) -> Tensor:

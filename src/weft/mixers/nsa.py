@@ -7,9 +7,10 @@
 
 Every branch has keys and values of its own. A block is as important as the weight that cmp_i gives
 to the strips of `stride` tokens in it, summed over the query heads that share a key head, so they
-choose together; the first block, the own and the one before it are always chosen. The choice has no
-gradient. With no slot to read yet, cmp is 0. All blocks selected is dense causal attention, gates
-(0, 0, 1) are a sliding window. Rotary positions turn queries and keys of slc and win, not of cmp.
+choose together; the first block, the own and the one before it are always chosen, and of equals
+the earlier one. The choice has no gradient. With no slot to read yet, cmp is 0. All blocks selected
+is dense causal attention, gates (0, 0, 1) are a sliding window. Rotary positions turn queries and
+keys of slc and win, not of cmp.
 
 Time O(n·(n/stride + selected·block + window)·d), memory O(n·selected·(d + block) + n²/stride); on
 a GPU in half precision every branch is fused, and memory is O(n·selected·d).
@@ -23,23 +24,23 @@ product has as many rows as queries chose a block, and not only the heads that s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, get_args
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.errors import Unsupported, WeftError
-from weft.kernels.attend import attend
-from weft.kernels.dense import dense_attention, expand_heads
-from weft.kernels.importance import can_choose, choose_blocks
-from weft.kernels.selected import attend_selected
-from weft.kernels.selected_gates import gated_sum
-from weft.kernels.selected_heads import can_join, joint_heads
-from weft.kernels.selected_slots import attend_slots
+from weft.kernels.attend.api import attend
+from weft.kernels.dense.reference import dense_attention, expand_heads
+from weft.kernels.nsa.gates import gated_sum
+from weft.kernels.nsa.heads import can_join, joint_heads
+from weft.kernels.nsa.importance import can_choose, choose_blocks
+from weft.kernels.nsa.reference import attend_selected
+from weft.kernels.nsa.slots import attend_slots
 from weft.layers.overlap import OverlapCompression, OverlapKind
 from weft.layers.positions import build_positions
-from weft.layers.projection import split_heads
+from weft.layers.projections.dense import split_heads
 from weft.mixers.base import MIXERS, Frame, Mixer, State, Traits
 from weft.patterns import Causal, Sliding
 
@@ -82,8 +83,6 @@ class NSA:
                 f"span and block are multiples of stride, and a slot fits into a block; got "
                 f"span={self.span}, stride={self.stride}, block={self.block}"
             )
-        if self.compress not in get_args(OverlapKind):
-            raise WeftError(f"compress is one of {get_args(OverlapKind)}; got {self.compress!r}")
 
     @staticmethod
     def small() -> NSA:
@@ -96,7 +95,6 @@ class NSA:
         return NSA.small(), NSA(span=3, stride=3, block=6, selected=3, window=5, compress="mean")
 
     def build(self, frame: Frame) -> NSAAttention:
-        """The module inside this frame."""
         return NSAAttention(self, frame)
 
 
@@ -138,7 +136,7 @@ class NSAAttention(Mixer):
         context: Tensor | None,
         context_valid: Tensor | None,
     ) -> Tensor:
-        """Three branches and their gates; padding stands last, where no real token reads it."""
+        """Three branches and their gates; padding comes last, where no real token reads it."""
         q, turned, compressed, selected, near = self.heads(x)
         branches = self.branches(q, turned, self.compress(compressed), selected, near)
         return self.out(x, branches)
@@ -187,7 +185,7 @@ class NSAAttention(Mixer):
     ) -> tuple[Tensor, Tensor]:
         """cmp (b, h, n, d) from slots (b, g, s, d), and the blocks (b, g, n, blocks read)."""
         (k, v), config = slots, self.config
-        if start or not k.shape[2] or not can_choose(q, k, -(-tokens // config.block)):
+        if not can_choose(q, k, -(-tokens // config.block), start):
             cmp = self.read_slots(q, k, v, start, dropout)
             return cmp, self.choose(q.detach(), k.detach(), start, tokens)
         cmp, lse = attend_slots(q, k, v, span=config.span, stride=config.stride, dropout=dropout)
@@ -235,7 +233,11 @@ class NSAAttention(Mixer):
         weight = self.importance(q, k, start, count)  # (b, g, n, count)
         weight = weight.masked_fill((blocks == 0) | (away < NEAR), torch.inf)
         weight = weight.masked_fill(away < 0, -torch.inf)
-        best, chosen = weight.topk(min(self.config.selected, count), dim=-1)
+        taken = min(self.config.selected, count)
+        best, chosen = weight.topk(taken, dim=-1)
+        # A slot across two blocks makes them equally important; topk leaves open which comes first.
+        ranked = weight.argsort(dim=-1, descending=True, stable=True)[..., :taken]
+        chosen = torch.where(best.isinf(), chosen, ranked)
         return chosen.masked_fill(best.isneginf(), count)
 
     def importance(self, q: Tensor, k: Tensor, start: int, count: int) -> Tensor:
@@ -252,7 +254,8 @@ class NSAAttention(Mixer):
         # A slot covers some strips of `stride` tokens, a block holds others.
         shares = config.span // config.stride
         padded = F.pad(weights, (shares - 1, shares - 1))
-        strips = sum(padded[..., at : at + slots + shares - 1] for at in range(shares))
+        shifted = [padded[..., at : at + slots + shares - 1] for at in range(shares)]
+        strips = sum(shifted[1:], shifted[0])
         each = config.block // config.stride
         strips = F.pad(strips, (0, max(0, count * each - strips.shape[-1])))[..., : count * each]
         return strips.unflatten(-1, (count, each)).sum(-1)
@@ -320,10 +323,11 @@ class NSAAttention(Mixer):
         compressed, selected, near = (
             torch.cat((kept, torch.cat(pair, 1)), 2) for kept, pair in zip(old, new, strict=True)
         )
-        slots = torch.cat(self.compress(compressed.chunk(2, 1)), 1)
+        slots = torch.cat(self.compress(_keys_values(compressed)), 1)
         slots = torch.cat((state.slots, slots), 2)
-        read = (both.chunk(2, 1) for both in (slots, selected, near))
-        y = self.out(x, self.branches(q, turned, *read, state.position))
+        read_slots, read_selected, read_near = map(_keys_values, (slots, selected, near))
+        branches = self.branches(q, turned, read_slots, read_selected, read_near, state.position)
+        y = self.out(x, branches)
         still = now - slots.shape[2] * self.config.stride
         kept = min(now, self.config.window - 1)
         return y, NSAState(
@@ -340,3 +344,9 @@ class NSAAttention(Mixer):
         still = tokens - slots * self.config.stride
         near = min(tokens, self.config.window - 1)
         return 2 * self.frame.kv_heads * self.frame.head_dim * (tokens + slots + still + near)
+
+
+def _keys_values(both: Tensor) -> Pair:
+    """(b, 2g, m, d) -> keys and values (b, g, m, d)."""
+    k, v = both.chunk(2, 1)
+    return k, v

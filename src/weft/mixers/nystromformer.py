@@ -24,10 +24,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.errors import Unsupported, WeftError
-from weft.kernels.band import tap_sum
-from weft.kernels.dense import expand_heads
-from weft.kernels.landmarks import (
+from weft.errors import WeftError
+from weft.kernels.block_sparse.band import tap_sum
+from weft.kernels.dense.reference import expand_heads
+from weft.kernels.nystrom.reference import (
     ask_tokens,
     read_landmarks,
     segment_means,
@@ -76,7 +76,6 @@ class Nystromformer:
         return Nystromformer.small(), Nystromformer(landmarks=4, iterations=3, kernel=0)
 
     def build(self, frame: Frame) -> NystromformerAttention:
-        """The module inside this frame."""
         return NystromformerAttention(self, frame)
 
 
@@ -87,11 +86,9 @@ class NystromformerAttention(AttentionMixer):
 
     def __init__(self, config: Nystromformer, frame: Frame) -> None:
         super().__init__(config, frame)
-        if self.positions.biased:
-            raise Unsupported(
-                f"a landmark of nystromformer stands for tokens of many distances, so there is "
-                f"none to bias; got positions={frame.positions}; use positions=rope"
-            )
+        self._refuse_bias(
+            "a landmark of nystromformer holds tokens of many distances, so there is none to bias"
+        )
         self.taps: nn.Parameter | None = None
         if config.kernel:
             bound = config.kernel**-0.5
@@ -108,11 +105,11 @@ class NystromformerAttention(AttentionMixer):
         y = self._exact(q, k, v, valid) if n <= r else self._approximate(q, k, v, valid, short)
         if self.taps is None:
             return y
-        return y + expand_heads(self.local(hide(local, valid)), q.shape[1])
+        return y + expand_heads(self.local(hide(local, valid), self.taps), q.shape[1])
 
-    def local(self, v: Tensor) -> Tensor:
+    def local(self, v: Tensor, taps: Tensor) -> Tensor:
         """The convolution of each key head along the tokens: (b, g, n, d) -> (b, g, n, d)."""
-        return tap_sum(v, self.taps[None, :, None].to(v.dtype), self.config.kernel // 2)
+        return tap_sum(v, taps[None, :, None].to(v.dtype), self.config.kernel // 2)
 
     def _exact(self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
         mask = None if valid is None else (valid | ~valid.any(1, keepdim=True))[:, None, None]
@@ -143,6 +140,7 @@ class NystromformerAttention(AttentionMixer):
             return y
         first = (q[:, :, :r], k[:, :, :r], v[:, :, :r], valid[:, :r])
         exact = F.pad(self._exact(*first), (0, 0, 0, n - r))  # (b, h, n, d)
+        assert length is not None  # there is padding
         return torch.where((length <= r)[:, None, None, None], exact, y)
 
     def plain_attention(

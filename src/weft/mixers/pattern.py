@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from weft.errors import WeftError
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.pattern_mixer import PatternAttention
+from weft.mixers.pattern_mixer import SEGMENTS, PatternAttention
 from weft.patterns import Causal, Pattern
 from weft.patterns import pattern as parse
 
@@ -34,11 +34,12 @@ class OwnPattern:
         paper="none: the algebra of patterns, docs/patterns.md",
         time="visible pairs · c",
         memory="visible blocks",
-        state="2 g d (keys that later queries read)",
+        state="2·g·d·keys",
         exact=True,
         causal=True,
         compiles=False,
         note="a pattern pairs positions of one sequence; its layout is planned outside the graph",
+        marks=(SEGMENTS,),
     )
 
     def __post_init__(self) -> None:
@@ -55,7 +56,6 @@ class OwnPattern:
         return Causal() & seen if causal and not seen.causal else seen
 
     def build(self, frame: Frame) -> PatternAttention:
-        """The module."""
         return PatternAttention(self, frame, self.pattern(frame.causal, frame.layer))
 
     @classmethod

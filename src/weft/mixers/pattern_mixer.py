@@ -1,9 +1,9 @@
-"""Attention under a pattern: what every fixed-pattern mechanism is, once it has named its pattern.
+"""Attention under a pattern: all that a fixed-pattern mechanism needs besides the pattern.
 
     out_i = sum_j softmax_j(q_i · k_j / sqrt(d)) v_j   over the j that the pattern lets i read
 
-Kernels, cost and decoding follow from the pattern. Decoding keeps the keys that some later query
-can still read, and no others.
+Kernels, cost and decoding follow from the pattern. Decoding caches exactly the keys that some
+later query can still read.
 """
 
 from __future__ import annotations
@@ -18,34 +18,40 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.kernels.attend import attend
-from weft.kernels.bias import dense_bias
-from weft.kernels.dense import dense_attention, dense_weights
-from weft.kernels.kept import kept
-from weft.kernels.numbered import number
+from weft.errors import Unsupported
+from weft.kernels.attend.api import attend
+from weft.kernels.attend.bias import dense_bias
+from weft.kernels.attend.planner import remember_spec
+from weft.kernels.dense.reference import dense_attention, dense_weights
+from weft.kernels.device_cache import device_cache
+from weft.kernels.planner.context import outside_graphs
 from weft.layers.cache import append
+from weft.layers.marks import Mark
+from weft.layers.padding import zero_padding
 from weft.mixers.base import AttentionMixer, Frame, State
 from weft.patterns import Causal, Full, Pattern
 from weft.patterns.derive import keeps, mask
 
+SEGMENTS = Mark("segments", "number", "the document of a packed row that a token belongs to")
 
-@dataclass
+
+@dataclass(kw_only=True)
 class KeyValueState(State):
-    """The keys and values that later queries can still read, and where they stand."""
+    """The keys and values that later queries can still read, and their positions."""
 
-    k: Tensor | None = None  # (b, g, m, d)
-    v: Tensor | None = None  # (b, g, m, d)
-    kept: np.ndarray | None = None  # (m,) positions, ascending
-    # The memory that k and v are the front of; a state that was stepped from has none.
-    room: tuple[Tensor | None, ...] = field(default=(None, None), kw_only=True, repr=False)
+    k: Tensor  # (b, g, m, d)
+    v: Tensor  # (b, g, m, d)
+    kept: np.ndarray  # (m,) positions, ascending
+    # The buffers that k and v are the first rows of; a state that was stepped from has none.
+    room: tuple[Tensor | None, Tensor | None] = field(default=(None, None), repr=False)
 
     def extend(self, k: Tensor, v: Tensor, position: int) -> KeyValueState:
         """The state with more keys and values (b, g, n, d), up to `position`."""
-        # A second extension of this state finds no room, so it copies and both stay whole.
+        # A second extension of this state has no buffer and copies, so both stay intact.
         (k_room, v_room), self.room = self.room, (None, None)
         (k, k_room), (v, v_room) = append(k_room, self.k, k), append(v_room, self.v, v)
         kept = np.concatenate((self.kept, np.arange(self.position, position)))
-        return KeyValueState(position, k, v, kept, room=(k_room, v_room))
+        return KeyValueState(position=position, k=k, v=v, kept=kept, room=(k_room, v_room))
 
     def only(self, needed: np.ndarray) -> KeyValueState:
         """The state without the keys that are not needed (m,)."""
@@ -53,7 +59,7 @@ class KeyValueState(State):
             return self
         index = torch.as_tensor(np.flatnonzero(needed), device=self.k.device)
         k, v = self.k.index_select(2, index), self.v.index_select(2, index)
-        return KeyValueState(self.position, k, v, self.kept[needed], memory=self.memory)
+        return dataclasses.replace(self, k=k, v=v, kept=self.kept[needed], room=(None, None))
 
     def select(self, rows: Tensor) -> KeyValueState:
         """The state of these batch rows, in this order."""
@@ -66,14 +72,22 @@ class PatternAttention(AttentionMixer):
     `segments` (b, n) numbers documents packed in a row: a token reads its own document only.
     """
 
-    marks = ("segments",)
     projections = "all"
 
     def __init__(self, config: Any, frame: Frame, pattern: Pattern) -> None:
         super().__init__(config, frame)
-        self.pattern = number(pattern)
-        # Where every query reads all that came before, decoding plans nothing and forgets nothing.
+        self.pattern = remember_spec(pattern)
+        # A causal query reads all earlier keys: decoding plans nothing and drops nothing.
         self.reads_all = isinstance(pattern, Causal)
+
+    def mark_registers(self, name: str, mark: Tensor, count: int) -> Tensor:
+        """Refused: a register would belong to one of the documents."""
+        if count:
+            raise Unsupported(
+                f"registers belong to no document of a packed row, so {name} need registers=0; "
+                f"got registers={count}"
+            )
+        return super().mark_registers(name, mark, count)
 
     def attention(
         self,
@@ -88,21 +102,21 @@ class PatternAttention(AttentionMixer):
         pattern = Full() if crossing else self.pattern
         bias = self.positions.at if self.positions.biased and not crossing else None
         # Of a context, `valid` says nothing about the queries: they are not aligned with it.
-        settings = {"bias": bias, "dropout": self.dropout, "aligned": not crossing}
+        settings: dict[str, Any] = {"bias": bias, "dropout": self.dropout, "aligned": not crossing}
         return attend(q, k, v, pattern, valid=valid, segments=segments, **settings)
 
-    def front(self, x: Tensor, count: int, valid: Tensor | None = None) -> Tensor:
+    def first_rows(self, x: Tensor, count: int, valid: Tensor | None = None) -> Tensor:
         """The keys that the first queries read, under their rows of the mask."""
         if self.frame.causal:
-            return super().front(x, count, valid)
-        reach, seen = self.front_seen(x.shape[1], count, x.device)
+            return super().first_rows(x, count, valid)
+        reach, seen = self.first_rows_seen(x.shape[1], count, x.device)
         if valid is not None:
             real = valid[:, None, None, :reach]  # (b, 1, 1, m)
             seen = real if seen is None else real & seen
         plain = self.frame.positions is None and not self.positions.biased
         if plain and self.project.foldable:
             return self.project.to_out(self._without_keys(x[:, :reach], count, seen))
-        q, k, v = self.front_heads(self.cleared(x, valid), count, reach)
+        q, k, v = self.first_rows_heads(zero_padding(x, valid), count, reach)
         bias = None
         if self.positions.biased:
             j = torch.arange(reach, device=x.device)
@@ -118,28 +132,36 @@ class PatternAttention(AttentionMixer):
         h, g, d = self.frame.heads, self.frame.kv_heads, self.frame.head_dim
         to_k, to_v = self.project.to_k, self.project.to_v
         q = self.project.q(x[:, :count]).unflatten(1, (g, -1))  # (b, g, h/g, count, d)
-        # A bias of the keys adds the same to all scores of a query, which softmax does not see.
-        asked = torch.einsum("bgpnd,gdc->bgpnc", q, to_k.weight.to(q.dtype).view(g, d, -1))
-        asked = asked.reshape(len(x), 1, h * count, -1)  # (b, 1, h·count, c)
-        tokens = x.to(asked.dtype)[:, None]  # (b, 1, m, c)
+        # A bias of the keys adds the same to all scores of a query, which cancels in the softmax.
+        queries = torch.einsum("bgpnd,gdc->bgpnc", q, to_k.weight.to(q.dtype).view(g, d, -1))
+        queries = queries.reshape(len(x), 1, h * count, -1)  # (b, 1, h·count, c)
+        tokens = x.to(queries.dtype)[:, None]  # (b, 1, m, c)
         if seen is not None:
             seen = seen.expand(len(x), h, count, -1).flatten(1, 2)[:, None]  # (b, 1, h·count, m)
-        weights, _ = dense_weights(asked, tokens, mask=seen, scale=d**-0.5, dropout=self.dropout)
+        weights, _ = dense_weights(queries, tokens, mask=seen, scale=d**-0.5, dropout=self.dropout)
         read = (weights.to(tokens.dtype) @ tokens).view(len(x), g, h // g, count, -1)
         out = torch.einsum("bgpnc,gdc->bngpd", read, to_v.weight.to(read.dtype).view(g, d, -1))
-        if to_v.bias is not None:  # times the sum of the weights: 1, but for what was dropped
+        if to_v.bias is not None:  # times the sum of the weights: 1 without dropout
             sums = weights.sum(-1).view(len(x), g, h // g, count, 1).permute(0, 3, 1, 2, 4)
             out = out + (sums * to_v.bias.view(g, 1, d)).to(out.dtype)
         return out.flatten(2)
 
-    def front_seen(self, n: int, count: int, device: torch.device) -> tuple[int, Tensor | None]:
+    def first_rows_seen(
+        self, n: int, count: int, device: torch.device
+    ) -> tuple[int, Tensor | None]:
         """How many keys the first queries reach, and which they see: (h or 1, count, reach)."""
         if isinstance(self.pattern, Full):
             return n, None  # and nothing breaks a compiled graph
-        return _front_seen(self.pattern, n, count, self.frame.heads, device)
+        return _first_rows_seen(self.pattern, n, count, self.frame.heads, device)
 
     def plain_attention(
-        self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, crossing: bool
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        valid: Tensor | None,
+        crossing: bool,
+        segments: Tensor | None = None,
     ) -> Tensor:
         """The equation under the dense mask."""
         n, m, heads = q.shape[2], k.shape[2], q.shape[1]
@@ -149,6 +171,8 @@ class PatternAttention(AttentionMixer):
             allowed = mask(self.pattern, n, heads=heads, device=q.device)  # (h, n, m)
         if valid is not None:
             allowed = allowed & valid[:, None, None, :]  # (b, h, n, m)
+        if segments is not None:
+            allowed = allowed & (segments[:, None, :, None] == segments[:, None, None, :])
         return self.plain_scores(q, k, v, allowed, biased=not crossing)
 
     def plain_scores(
@@ -169,10 +193,10 @@ class PatternAttention(AttentionMixer):
         weight = self.project.to_k.weight
         empty = weight.new_zeros(batch, self.frame.kv_heads, 0, self.frame.head_dim)
         none = np.zeros(0, dtype=np.int64)
-        return KeyValueState(0, empty, empty, none, memory=self.project.start(batch))
+        return KeyValueState(k=empty, v=empty, kept=none, memory=self.project.start(batch))
 
     def step(self, x: Tensor, state: KeyValueState) -> tuple[Tensor, KeyValueState]:
-        """Attend from the new tokens to what is kept and to each other."""
+        """Attend from the new tokens to what is cached and to each other."""
         q, k, v, rest = self.next_heads(x, state)
         after = state.extend(k, v, state.position + x.shape[1])
         if state.position:
@@ -195,6 +219,10 @@ class PatternAttention(AttentionMixer):
         if self.reads_all:
             return state
         return state.only(self.needed(state.kept, state.position))
+
+    def letters(self, tokens: int) -> dict[str, int]:
+        """The keys that later queries read."""
+        return {"keys": int(self.needed(np.arange(tokens), tokens).sum())}
 
     def state_size(self, tokens: int) -> int:
         """Keys and values of the positions that a later query can read."""
@@ -226,9 +254,9 @@ class PatternAttention(AttentionMixer):
         return dense_attention(q, k, v, mask=allowed.to(q.device))[0]
 
 
-@torch.compiler.disable  # evaluated on the host and kept, outside of any graph
-@kept(64)
-def _front_seen(
+@outside_graphs  # evaluated on the host and cached, outside of any graph
+@device_cache(64)
+def _first_rows_seen(
     pattern: Pattern, n: int, count: int, heads: int, device: torch.device
 ) -> tuple[int, Tensor | None]:
     i, j = torch.arange(count)[:, None], torch.arange(n)[None]

@@ -4,7 +4,7 @@
 
 r latents attend to the n tokens, then `layers` times to each other; a token reads what they have
 become. With a context the latents read that instead. Tokens have no order to it: add positions to
-the embedding. `weft.models.Perceiver` is the whole model, any input to any set of output queries.
+the embedding. `weft.models.PerceiverIO` is the whole model, any input to any set of output queries.
 Time O(n·r·c + layers·r²·c), memory O(n·r + layers·r²).
 
 Papers: Jaegle et al. 2021, section 3.1, https://arxiv.org/abs/2103.03206; reading back by queries:
@@ -18,13 +18,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
-from weft.errors import Unsupported
 from weft.layers.cross_attention import CrossAttention
 from weft.layers.latents import Latents
-from weft.mixers.base import MIXERS, Frame, Mixer, Traits
+from weft.mixers.base import MIXERS, Frame, Traits
+from weft.mixers.latent_mixer import LatentMixer, attention_sizes
 from weft.patterns.sequence import at_least
 
 
@@ -52,7 +51,6 @@ class Perceiver:
         at_least(0, layers=self.layers)
 
     def build(self, frame: Frame) -> PerceiverMixing:
-        """The module."""
         return PerceiverMixing(self, frame)
 
     @classmethod
@@ -61,47 +59,18 @@ class Perceiver:
         return cls(latents=5), cls(latents=3, layers=0, repeats=3, expansion=2)
 
 
-class PerceiverMixing(Mixer):
+class PerceiverMixing(LatentMixer):
     """Tokens read latents that have read them."""
 
     def __init__(self, config: Perceiver, frame: Frame) -> None:
         super().__init__(config, frame)
-        if frame.positions is not None:
-            raise Unsupported(
-                "perceiver's latents stand nowhere in the sequence; got "
-                f"positions={frame.positions}; use positions=None, and embed positions"
-            )
-        sizes = (frame.dim, frame.heads, frame.kv_heads, frame.head_dim, frame.bias, frame.dropout)
+        self.refuse_positions("perceiver's latents have no position in the sequence")
+        sizes = attention_sizes(frame)
         self.latents = Latents(
             sizes, config.latents, config.layers, config.repeats, config.expansion
         )
         self.norm = nn.LayerNorm(frame.dim)
         self.spread = CrossAttention(*sizes)
 
-    def mix(
-        self,
-        x: Tensor,
-        valid: Tensor | None,
-        context: Tensor | None,
-        context_valid: Tensor | None,
-    ) -> Tensor:
-        """Read, think, read back."""
-        source, real = (x, valid) if context is None else (context, context_valid)
-        z = self.latents(source, real)  # (b, r, c)
-        return self.spread(x, self.norm(z))
-
-    def reference(
-        self,
-        x: Tensor,
-        valid: Tensor | None = None,
-        context: Tensor | None = None,
-        context_valid: Tensor | None = None,
-    ) -> Tensor:
-        """The same by dense attention, each row over its real tokens alone."""
-        source, real = (x, valid) if context is None else (context, context_valid)
-        rows = []
-        for a in range(len(x)):
-            count = source.shape[1] if real is None else int(real[a].sum())
-            z = self.latents(source[a : a + 1, :count], plain=True)
-            rows.append(self.spread(x[a : a + 1], self.norm(z), plain=True))
-        return torch.cat(rows)
+    def latents_of(self, source: Tensor, real: Tensor | None, *, plain: bool) -> Tensor:
+        return self.norm(self.latents(source, real, plain=plain))

@@ -5,15 +5,16 @@
     relu:    φ_f(x) = max(0, ω_f·x̃) + 10⁻³
 
 ω_f are Gaussian, in blocks of d at right angles. The error falls like features^−½ for small norms
-and grows with exp(‖q̃ + k̃‖²). A query with no key to read returns 0. Exponents are shifted by a
-number that cancels: of a query its largest, of keys the largest of the row or, causally, the
-largest so far, which the sums follow by a decay; so nothing overflows and no later key is read.
+and grows with exp(‖q̃ + k̃‖²). A query with no key to read returns 0. Features are kept as
+exponents, each shifted by the largest among the keys read, which cancels (`log_space.py`): so no
+sum overflows or vanishes at any size of the activations. Fused kernels on a GPU (bfloat16, causal)
+have one shift for all features and need exponents of a query and its keys within 80 of each other.
 
 `redraw(draw)` takes other ω, `advance(step)` does so every `redraw_every` steps of training. Both
 are functions of the seed, the layer and the number given: no forward changes ω.
 
-Time O(n·f·d), memory O(n·f), f features. Decoding keeps S, z and the largest exponent: f·(d + 1)
-numbers per key head, and one. Biases on scores are refused; dropout has nothing to drop.
+Time O(n·f·d), memory O(n·f), f features. Decoding keeps S, z and the largest exponents: f·(d + 2)
+numbers per key head. Biases on scores are refused; dropout has nothing to drop.
 
 Paper: Choromanski et al. 2020, Rethinking Attention with Performers, sections 2.2 to 2.4,
 https://arxiv.org/abs/2009.14794
@@ -25,17 +26,36 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from weft.errors import Unsupported, WeftError
-from weft.kernels.dense import expand_heads
-from weft.kernels.feature_map import Sums, causal_linear_attention, linear_attention, linear_step
-from weft.kernels.feature_map_fused import RELU_FLOOR, Random, can_fuse, fused_causal_attention
+from weft.errors import WeftError
+from weft.kernels.dense.reference import expand_heads
+from weft.kernels.linear_attention.log_space import (
+    LogSums,
+    log_linear_attention,
+    log_linear_step,
+    shifted_features,
+    start_sums,
+)
+from weft.kernels.linear_attention.reference import (
+    Sums,
+    causal_linear_attention,
+    linear_attention,
+    linear_step,
+)
+from weft.kernels.linear_attention.triton import (
+    RELU_FLOOR,
+    Random,
+    can_fuse,
+    fused_causal_attention,
+)
 from weft.layers.random_features import RandomDirections
-from weft.mixers.base import MIXERS, AttentionMixer, Frame, State, Traits
+from weft.mixers.base import MIXERS, Frame, State, Traits
+from weft.mixers.random_feature_mixer import RandomFeatureMixer
+from weft.mixers.sums_state import SumsState
 
 Kernel = Literal["softmax", "relu"]
 TINY = 1e-30  # keeps an empty row's 0 / 0 from being NaN, and changes no other
@@ -51,22 +71,23 @@ class Performer:
     orthogonal: bool = True  # directions at right angles, which estimate better
     redraw_every: int = 1000  # training steps between two draws; 0: never
 
-    traits: ClassVar[Traits] = Traits(
-        family="feature map",
-        paper="Choromanski et al. 2020, https://arxiv.org/abs/2009.14794",
-        time="n·f·d",
-        memory="n·f",
-        state="g·f·(d + 1) + g",
-        causal=True,
-        cross=True,
-        note="random features estimate the softmax",
-    )
+    @property
+    def traits(self) -> Traits:
+        """Exponents add their largest to the state."""
+        return Traits(
+            family="feature map",
+            paper="Choromanski et al. 2020, https://arxiv.org/abs/2009.14794",
+            time="n·f·d",
+            memory="n·f",
+            state=f"g·f·(d + {2 if self.kernel == 'softmax' else 1})",
+            causal=True,
+            cross=True,
+            note="random features estimate the softmax",
+        )
 
     def __post_init__(self) -> None:
         if self.features is not None and self.features < 1:
             raise WeftError(f"features is at least 1; got features={self.features}")
-        if self.kernel not in get_args(Kernel):
-            raise WeftError(f"kernel is one of {get_args(Kernel)}; got {self.kernel!r}")
         if self.redraw_every < 0:
             raise WeftError(
                 f"redraw_every counts training steps, 0 for never; got {self.redraw_every}"
@@ -87,31 +108,25 @@ class Performer:
         return self.features or max(1, math.ceil(head_dim * math.log(head_dim)))
 
     def build(self, frame: Frame) -> PerformerAttention:
-        """The module inside this frame."""
         return PerformerAttention(self, frame)
 
 
-@dataclass
-class PerformerState(State):
+@dataclass(kw_only=True)
+class PerformerState(SumsState):
     """The running sums, in units of exp(top)."""
 
-    values: Tensor | None = None  # (b, g, f, d)
-    weights: Tensor | None = None  # (b, g, f)
-    top: Tensor | None = None  # (b, g), the largest exponent so far; None: relu
+    top: Tensor | None = None  # (b, g, f), the largest exponents so far; None: relu
 
 
-class PerformerAttention(AttentionMixer):
+class PerformerAttention(RandomFeatureMixer):
     """φ(q)·S / φ(q)·z around shared projections."""
 
     projections = "all"
+    queries_apart = True
 
     def __init__(self, config: Performer, frame: Frame) -> None:
         super().__init__(config, frame)
-        if self.positions.biased:
-            raise Unsupported(
-                f"performer has no matrix of scores to bias; got positions={frame.positions}; "
-                f"use positions=rope, or add positions to the embedding"
-            )
+        self._refuse_bias("performer has no matrix of scores to bias")
         self.features = config.features_at(frame.head_dim)
         self.directions = RandomDirections(
             frame.kv_heads,
@@ -122,15 +137,10 @@ class PerformerAttention(AttentionMixer):
             orthogonal=config.orthogonal,
         )
 
-    def redraw(self, draw: int) -> None:
-        """Other random directions: those of this number, 0 for the first."""
-        self.directions.redraw(draw)
-
-    def advance(self, step: int) -> None:
-        """Redraw every `redraw_every` steps."""
-        every = self.config.redraw_every
-        if every and step % every == 0:
-            self.redraw(step // every)
+    @property
+    def changes(self) -> bool:
+        """Directions that are never redrawn stay."""
+        return self.config.redraw_every > 0
 
     def attention(
         self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, crossing: bool
@@ -141,52 +151,35 @@ class PerformerAttention(AttentionMixer):
             feature = Random(kind, self.directions.weight, q.shape[-1] ** -0.25)
             if can_fuse(q, k, v, feature):
                 return fused_causal_attention(q, k, v, feature=feature, valid=valid, eps=TINY)
-            q, k, decay, _ = self.causal_features(q, k, None)
-            return linear_attention(q, k, v, causal=True, valid=valid, log_decay=decay, eps=TINY)
-        return linear_attention(*self.whole_features(q, k, valid), v, valid=valid, eps=TINY)
+            return self.causal_reading(q, k, v, valid)
+        q, k = self.whole_features(q, k, valid)
+        return linear_attention(q, k, v, valid=valid, eps=TINY)
+
+    def causal_reading(self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
+        """Every query of itself and the keys before it."""
+        if self.config.kernel == "relu":
+            q, k = self.relu(q), self.relu(k)
+            return linear_attention(q, k, v, causal=True, valid=valid, refused=True, eps=TINY)
+        a, c = self.exponents(q, k, valid)
+        return log_linear_attention(a, c, v, dtype=products(v.dtype))[0]
 
     def whole_features(self, q: Tensor, k: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        """φ(q) (b, h, n, f) and φ(k) (b, g, m, f), shifted by one number per row and key head."""
+        """φ(q) (b, h, n, f) and φ(k) (b, g, m, f), shifted by one number per feature."""
         if self.config.kernel == "relu":
             return self.relu(q), self.relu(k)
-        e, half = self.exponents(k)  # (b, g, m, f), (b, g, m, 1)
-        own = e.detach().amax(-1, keepdim=True) - half.detach()  # (b, g, m, 1)
-        if valid is None:
-            top = own.amax(-2, keepdim=True)  # (b, g, 1, 1)
-        else:  # padding may lie above the real keys, and there may be none of those
-            hidden = ~valid[:, None, :, None]
-            top = own.masked_fill(hidden, -torch.inf).amax(-2, keepdim=True)  # (b, g, 1, 1)
-            top = torch.where(hidden, own, top)  # (b, g, m, 1)
-        return self.queries(q), narrow((e - (half + top)).exp(), k.dtype)
+        of_q, of_k = shifted_features(*self.exponents(q, k, valid))
+        return narrow(of_q, k.dtype), narrow(of_k, k.dtype)
 
-    def causal_features(
-        self, q: Tensor, k: Tensor, top: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """φ(q), φ(k), the log-decay (b, g, m) of sums that follow the largest exponent, and that.
+    def exponents(self, q: Tensor, k: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+        """log φ of queries (b, h, n, f), up to a number each, and of keys (b, g, m, f).
 
-        `top` (b, g) is the largest exponent before these tokens, −inf at the start.
+        In float32 at least; a key that is not real has −inf.
         """
-        if self.config.kernel == "relu":
-            return self.relu(q), self.relu(k), None, None
-        e, half = self.exponents(k)  # (b, g, m, f), (b, g, m, 1)
-        now = e.detach().amax(-1) - half.detach().squeeze(-1)  # (b, g, m)
-        now = now.cummax(-1).values  # (b, g, m)
-        now = now if top is None else torch.maximum(now, top[..., None])
-        first = now[..., :1] if top is None else top[..., None]
-        before = torch.cat((first, now[..., :-1]), dim=-1)  # (b, g, m)
-        decay = torch.where(before.isneginf(), 0.0, before - now)
-        keys = narrow((e - (half + now[..., None])).exp(), k.dtype)
-        return self.queries(q), keys, decay, now[..., -1]
-
-    def queries(self, q: Tensor) -> Tensor:
-        """exp(ω·x̃) over its largest feature: what depends on the query alone cancels."""
-        e = self.projected(scaled(q))  # (b, h, n, f)
-        return narrow((e - e.detach().amax(-1, keepdim=True)).exp(), q.dtype)
-
-    def exponents(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """ω_f·x̃ and ‖x̃‖² / 2 in float32 at least: (b, h, n, d) -> (b, h, n, f), (b, h, n, 1)."""
-        x = scaled(x)
-        return self.projected(x), x.square().sum(-1, keepdim=True) / 2
+        q, k = scaled(q), scaled(k)
+        c = self.projected(k) - k.square().sum(-1, keepdim=True) / 2
+        if valid is not None:
+            c = c.masked_fill(~valid[:, None, :, None], -torch.inf)
+        return self.projected(q), c
 
     def relu(self, x: Tensor) -> Tensor:
         """max(0, ω_f·x̃) + 10⁻³: (b, h, n, d) -> (b, h, n, f)."""
@@ -221,40 +214,49 @@ class PerformerAttention(AttentionMixer):
 
     def start(self, batch: int = 1) -> PerformerState:
         """Sums of nothing."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
+        self._need_causal()
         like = self.project.to_v.weight
         work = torch.promote_types(like.dtype, torch.float32)
         g, d, f = self.frame.kv_heads, self.frame.head_dim, self.features
-        top = like.new_full((batch, g), -torch.inf, dtype=work)
+        values, weights, top = start_sums(like.new_empty(batch, g, 1, f, dtype=work), d)
         return PerformerState(
-            position=0,
-            values=like.new_zeros(batch, g, f, d, dtype=work),
-            weights=like.new_zeros(batch, g, f, dtype=work),
+            values=values,
+            weights=weights.clone(),
             top=top if self.config.kernel == "softmax" else None,
             memory=self.project.start(batch),
         )
 
     def step(self, x: Tensor, state: PerformerState) -> tuple[Tensor, State]:
         """One token as a recurrence, several through the chunked form."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
+        self._need_causal()
         q, k, v, rest = self.next_heads(x, state)
-        q, k, decay, top = self.causal_features(q, k, state.top)
-        sums = Sums(state.values, state.weights)
-        run = linear_step if x.shape[1] == 1 else causal_linear_attention
-        y, sums = run(q, k, v, sums=sums, log_decay=decay, eps=TINY)
-        top = top if top is None else top.clone()
-        now = state.position + x.shape[1]
-        return self.project.out(y), PerformerState(now, *sums, top, **rest)
+        one = x.shape[1] == 1
+        if self.config.kernel == "relu":
+            run = linear_step if one else causal_linear_attention
+            given = self.relu(q), self.relu(k), v
+            y, sums = run(*given, sums=Sums(state.values, state.weights), eps=TINY)
+        else:
+            assert state.top is not None  # exponents have their largest
+            sums = LogSums(state.values, state.weights, state.top)
+            exponents = self.exponents(q, k, None)
+            if one:
+                y, sums = log_linear_step(*exponents, v, sums)
+            else:
+                wide = products(v.dtype)
+                y, sums = log_linear_attention(*exponents, v, sums=sums, dtype=wide)
+        return self.project.out(y), PerformerState(
+            position=state.position + x.shape[1], **sums._asdict(), **rest
+        )
+
+    def letters(self, tokens: int) -> dict[str, int]:
+        """The number of features."""
+        return {"f": self.features}
 
     def state_size(self, tokens: int) -> int:
         """The same at any length."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
-        each = self.features * (self.frame.head_dim + 1)
-        sums = self.frame.kv_heads * (each + (self.config.kernel == "softmax"))
-        return sums + self.project.memory_size
+        self._need_causal()
+        each = self.frame.head_dim + (2 if self.config.kernel == "softmax" else 1)
+        return self.frame.kv_heads * self.features * each + self.project.memory_size
 
 
 def scaled(x: Tensor) -> Tensor:
@@ -267,10 +269,14 @@ def narrow(features: Tensor, dtype: torch.dtype) -> Tensor:
     return features if dtype == torch.float16 else features.to(dtype)
 
 
+def products(dtype: torch.dtype) -> torch.dtype:
+    """The precision of products of features and values; float16 lacks the range of sums."""
+    return torch.float32 if dtype == torch.float16 else dtype
+
+
 def _log_kernel(q: Tensor, k: Tensor, omega: Tensor) -> Tensor:
     """log A_ij up to a number per row: (b, h, n, d), (b, h, m, d), (h, f, d) -> (b, h, n, m)."""
     log_q = torch.einsum("bhnd,hfd->bhnf", q, omega)
     log_k = torch.einsum("bhmd,hfd->bhmf", k, omega) - k.square().sum(-1, keepdim=True) / 2
-    top_q, top_k = (e.detach().amax(-1, keepdim=True) for e in (log_q, log_k))
-    weights = (log_q - top_q).exp() @ (log_k - top_k).exp().transpose(-1, -2)  # (b, h, n, m)
-    return weights.log() + top_k.transpose(-1, -2)
+    rows = [(row[:, :, None] + log_k).logsumexp(-1) for row in log_q.unbind(2)]  # (b, h, m) each
+    return torch.stack(rows, 2)

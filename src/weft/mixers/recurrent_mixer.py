@@ -1,22 +1,22 @@
 """Recurrent mixers: a cell that runs along the sequence, in one direction or in both.
 
     causal:   out = W_out [y_1 ... y_n],  y of a cell from left to right
-    both ways: the outputs of two cells, one from either end, side by side, then W_out
+    both ways: the outputs of two cells, one from either end, concatenated, then W_out
 
-Padding stands behind the real tokens and is never reached from the left; the cell from the right
+Padding comes after the real tokens and is never reached from the left; the cell from the right
 starts at the last real token of each row. A cell is a module with
 
     forward(x, memory) -> y, memory      tokens (b, n, c) in one call, from `memory` on
     start(batch) -> memory               a tuple of tensors whose first axis is batch
     plain(x, memory) -> y, memory        one token (b, c), from the equation
 
-Heads and dropout of the frame have no part in it.
+Heads and dropout of the frame are unused.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,7 @@ class RecurrentState(State):
         return RecurrentState(self.position, tuple(part[rows] for part in self.memory))
 
 
-class Cell(nn.Module):
+class RecurrentCell(nn.Module):
     """A recurrence of `dim` channels."""
 
     def forward(self, x: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
@@ -86,13 +86,16 @@ class RecurrentMixer(Mixer):
         context_valid: Tensor | None,
     ) -> Tensor:
         """From the left, and from the right."""
-        y = [self._run(self.cells[0], x)]
+        y = [self._run(self._cell(0), x)]
         if len(self.cells) > 1:
             order = _reversed(x, valid)
-            y.append(take(self._run(self.cells[1], take(x, order)), order))
+            y.append(take(self._run(self._cell(1), take(x, order)), order))
         return self.to_out(torch.cat(y, dim=-1))
 
-    def _run(self, cell: Cell, x: Tensor) -> Tensor:
+    def _cell(self, direction: int) -> RecurrentCell:
+        return cast(RecurrentCell, self.cells[direction])
+
+    def _run(self, cell: RecurrentCell, x: Tensor) -> Tensor:
         return cell(x, cell.start(len(x)))[0]
 
     def reference(
@@ -102,14 +105,14 @@ class RecurrentMixer(Mixer):
         context: Tensor | None = None,
         context_valid: Tensor | None = None,
     ) -> Tensor:
-        """Token by token; from the right, each row is turned round by hand."""
-        sides = [self._plain(self.cells[0], x)]
+        """Token by token; from the right, each row is reversed explicitly."""
+        sides = [self._plain(self._cell(0), x)]
         if len(self.cells) > 1:
-            y = _turned(self._plain(self.cells[1], _turned(x, valid)), valid)
+            y = _reverse_rows(self._plain(self._cell(1), _reverse_rows(x, valid)), valid)
             sides.append(y)
         return self.to_out(torch.cat(sides, dim=-1))
 
-    def _plain(self, cell: Cell, x: Tensor) -> Tensor:
+    def _plain(self, cell: RecurrentCell, x: Tensor) -> Tensor:
         """(b, n, c) from left to right, from the equation."""
         memory, outputs = cell.start(len(x)), []
         for t in range(x.shape[1]):
@@ -119,25 +122,22 @@ class RecurrentMixer(Mixer):
 
     def start(self, batch: int = 1) -> RecurrentState:
         """The memory before the first token."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
-        return RecurrentState(0, self.cells[0].start(batch))
+        self._need_causal()
+        return RecurrentState(0, self._cell(0).start(batch))
 
     def step(self, x: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
         """Run on from the memory."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
+        self._need_causal()
         y, memory = self.cells[0](x, state.memory)
         return self.to_out(y), RecurrentState(state.position + x.shape[1], memory)
 
     def state_size(self, tokens: int) -> int:
         """The same at any length."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
-        return sum(part[0].numel() for part in self.cells[0].start(1))
+        self._need_causal()
+        return sum(part[0].numel() for part in self._cell(0).start(1))
 
 
-def _turned(x: Tensor, valid: Tensor | None) -> Tensor:
+def _reverse_rows(x: Tensor, valid: Tensor | None) -> Tensor:
     """Each row (n, c) with its real tokens, which stand first, in the opposite order."""
     lengths = [x.shape[1]] * len(x) if valid is None else valid.sum(1).tolist()
     rows = zip(x, lengths, strict=True)
@@ -145,7 +145,7 @@ def _turned(x: Tensor, valid: Tensor | None) -> Tensor:
 
 
 def _reversed(x: Tensor, valid: Tensor | None) -> Tensor:
-    """The order (b, n) that turns the real tokens of each row round; it undoes itself."""
+    """The order (b, n) that reverses the real tokens of each row; it is its own inverse."""
     index = torch.arange(x.shape[1], device=x.device)
     if valid is None:
         return index.flip(0).expand(len(x), -1)

@@ -11,13 +11,13 @@
 
 A token is never in its own N_r(i): it reads itself only when all its N_r(i) are empty. A key found
 in several rounds counts as often. Bidirectional with chunk >= n, and causal with one bucket and
-chunk >= n, is dense attention with shared queries and keys; padding is in no one's chunk.
+chunk >= n, is dense attention with shared queries and keys; padding is in no chunk.
 Time O(rounds·n·(chunk·d + log n)), memory O(rounds·n·chunk); the causal form computes up to one
-chunk more per bucket. Decoding keeps every key, value and bucket number: a token's bucket mates may
-come at any later time.
+chunk more per bucket. Decoding caches every key, value and bucket number: any later token may fall
+into the same bucket.
 
 Buckets and rotations belong to the module, not to the batch: their number follows `buckets` or
-`frame.length`, so neither batch mates nor padding move a token to another bucket. Rounding may,
+`frame.length`, so neither other rows nor padding move a token to another bucket. Rounding may,
 where a token lies on the border of two buckets.
 
 Paper: Kitaev et al. 2020, Reformer, section 2, https://arxiv.org/abs/2001.04451
@@ -38,18 +38,25 @@ import torch
 from torch import Tensor
 
 from weft.errors import WeftError
-from weft.kernels.dense import expand_heads
-from weft.kernels.hash_chunks import (
+from weft.kernels.dense.reference import expand_heads
+from weft.kernels.lsh.buckets import MOST_COLUMNS, hash_tokens
+from weft.kernels.lsh.reformer import (
     attend_first,
     attend_latest,
     attend_layout,
     chunks_of_buckets,
     chunks_of_order,
 )
-from weft.kernels.indexed import attend_runs, can_fuse, runs_of_buckets, runs_of_order
-from weft.kernels.indexed_hash import MOST_COLUMNS, hash_tokens
+from weft.kernels.lsh.triton import (
+    HASHED,
+    attend_runs,
+    can_fuse,
+    runs_of_buckets,
+    runs_of_order,
+)
+from weft.kernels.planner.fast import Rule
 from weft.mixers.base import MIXERS, Frame, State, Traits
-from weft.mixers.shared_mixer import SharedMixer
+from weft.mixers.shared_mixer import SharedMixer, lengths
 
 ASSUMED_LENGTH = 4096  # sets the number of buckets where neither they nor a length are given
 MOST_AT_ONCE = 128  # more buckets than this are the product of two hashes
@@ -112,7 +119,6 @@ class Reformer:
         return 2 ** max(0, math.floor(math.log2((frame.length or ASSUMED_LENGTH) / tokens)))
 
     def build(self, frame: Frame) -> ReformerAttention:
-        """The module inside this frame."""
         return ReformerAttention(self, frame)
 
 
@@ -127,6 +133,8 @@ class ReformerState(State):
 
 class ReformerAttention(SharedMixer):
     """Shared query-key and value projections around attention in hash buckets."""
+
+    rotations: Tensor  # (h, r, d, columns)
 
     def __init__(self, config: Reformer, frame: Frame) -> None:
         super().__init__(config, frame)
@@ -157,11 +165,11 @@ class ReformerAttention(SharedMixer):
             return self.out(self.fused(q, v, buckets, length, padded=padded))
         return self.out(self.attention(q, self.keys(q), v, buckets, length))
 
-    def front(self, x: Tensor, count: int, valid: Tensor | None = None) -> Tensor:
+    def first_rows(self, x: Tensor, count: int, valid: Tensor | None = None) -> Tensor:
         """All are hashed; the first ones alone attend."""
         config, frame = self.config, self.frame
         if frame.causal or config.published:
-            return super().front(x, count, valid)
+            return super().first_rows(x, count, valid)
         q, k, v, buckets = self.heads(x)
         y = attend_first(
             *(q[:, :, :count], k, expand_heads(v, frame.heads)),
@@ -187,11 +195,13 @@ class ReformerAttention(SharedMixer):
 
     def hash(self, x: Tensor) -> Tensor:
         """(b, h, n, d) -> bucket numbers (b, h, r, n), by direction alone."""
-        if can_fuse(x) and self.rotations.shape[-1] <= MOST_COLUMNS:
+        columns = self.rotations.shape[-1]
+        few = Rule(columns <= MOST_COLUMNS, "takes fewer random directions", columns)
+        if can_fuse(x, kernel=HASHED, rules=(few,)):
             return hash_tokens(x, self.rotations, factors(self.buckets))
         work = torch.promote_types(x.dtype, torch.float32)
         turned = x[:, :, None].to(work) @ self.rotations.to(work)  # (b, h, r, n, ...)
-        bucket, size = 0, 1
+        bucket, size = torch.zeros_like(turned[..., 0], dtype=torch.long), 1
         parts = factors(self.buckets)
         for factor, part in zip(parts, turned.split([half(f) for f in parts], -1), strict=True):
             best = part.abs().argmax(-1, keepdim=True)  # (b, h, r, n, 1)
@@ -222,7 +232,8 @@ class ReformerAttention(SharedMixer):
 
     def fuses(self, q: Tensor, v: Tensor) -> bool:
         """Whether the kernels that gather inside themselves give the same, faster."""
-        return not self.config.published and can_fuse(q, v)
+        own = Rule(not self.config.published, "has no published form")
+        return can_fuse(q, v, rules=(own,))
 
     def fused(
         self,
@@ -240,6 +251,7 @@ class ReformerAttention(SharedMixer):
         if self.streams:
             runs = runs_of_buckets(buckets, self.buckets, length, **sizes)
         else:
+            assert length is not None  # only streaming calls leave it out
             sizes["lookahead"] = config.lookahead
             runs = runs_of_order(buckets, self.buckets, length, **sizes, padded=padded)
         dropout = frame.dropout if self.training else 0.0
@@ -273,9 +285,9 @@ class ReformerAttention(SharedMixer):
             for numbers in buckets:
                 members: dict[int, list[int]] = {}
                 for i, number in enumerate(numbers):
-                    mates = members.setdefault(number, [])
-                    counts[i, mates[max(0, len(mates) // chunk - back) * chunk :]] += 1
-                    mates.append(i)
+                    earlier = members.setdefault(number, [])
+                    counts[i, earlier[max(0, len(earlier) // chunk - back) * chunk :]] += 1
+                    earlier.append(i)
             return
         orders = [sorted(range(length), key=lambda i, n=numbers: (n[i], i)) for numbers in buckets]
         cuts = [[o[s : s + chunk] for s in range(0, length, chunk)] for o in orders]
@@ -300,7 +312,7 @@ class ReformerAttention(SharedMixer):
         )
 
     def step(self, x: Tensor, state: ReformerState) -> tuple[Tensor, ReformerState]:
-        """Few new tokens look up their bucket mates; many are laid out with the past."""
+        """Few new tokens look up their buckets; many are laid out together with the past."""
         if not self.streams:
             raise self._cannot_stream()
         n = x.shape[1]
@@ -322,7 +334,7 @@ class ReformerAttention(SharedMixer):
                 scale=1.0,
             )
             return self.out(y), grown
-        # The past asks nothing: its keys fill the places of its queries, and a key's key is itself.
+        # Cached positions have no queries: their slots hold keys, whose outputs are unused.
         asks = torch.cat((state.k, q), 2)
         if self.fuses(asks, grown.v):
             y = self.fused(asks, grown.v, grown.buckets, None, keyed=state.position)
@@ -338,18 +350,11 @@ class ReformerAttention(SharedMixer):
         return tokens * (f.heads * (f.head_dim + self.config.rounds) + f.kv_heads * f.head_dim)
 
 
-def lengths(x: Tensor, valid: Tensor | None) -> Tensor:
-    """(b, n, c) -> how many real tokens each row begins with, (b,)."""
-    if valid is None:
-        return torch.full(x.shape[:1], x.shape[1], device=x.device)
-    return valid.sum(1)
-
-
 def factors(buckets: int) -> list[int]:
     """The hashes whose product gives this many buckets: one, or two even ones if many."""
     if buckets < 1 or (buckets > 1 and buckets % 2):
         raise WeftError(
-            f"a hash tells opposite directions apart: buckets is 1 or even; got {buckets}"
+            f"a hash separates opposite directions: buckets is 1 or even; got {buckets}"
         )
     if buckets <= MOST_AT_ONCE:
         return [buckets]

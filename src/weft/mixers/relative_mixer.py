@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.errors import Unsupported
-from weft.kernels.dense import expand_heads
-from weft.layers.projection import split_heads
+from weft.kernels.dense.reference import expand_heads
+from weft.layers.projections.dense import split_heads
 from weft.mixers.base import AttentionMixer, Frame
 
 
@@ -48,6 +48,26 @@ class RelativeAttention(AttentionMixer):
             attn_mask=bias.masked_fill(~mask, float("-inf")),
             dropout_p=self.dropout,
         )
+
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Segment by segment, each with its cache."""
+        self._need_causal()
+        outputs = []
+        while x.shape[1]:
+            room = self.config.segment - state.position % self.config.segment
+            y, state = self._step_in_segment(x[:, :room], state)
+            outputs.append(y)
+            x = x[:, room:]
+        return torch.cat(outputs, 1), state
+
+    def _step_in_segment(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """`step` for tokens that end at the latest with the segment."""
+        raise NotImplementedError(f"{type(self).__name__} has to define _step_in_segment")
+
+    def _kept(self, tokens: int) -> int:
+        """How many of the latest tokens are cached as they are: open segment and memory."""
+        start = tokens // self.config.segment * self.config.segment
+        return tokens - max(0, start - self.config.memory)
 
     def by_distance(self, q: Tensor, distance: Tensor) -> Tensor:
         """q_i·W_R R_p for queries (b, h, n, d) and distances (p,): (b, h, n, p)."""

@@ -28,12 +28,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.errors import Unsupported, WeftError
-from weft.kernels.dense import expand_heads
-from weft.kernels.feature_map import Sums, causal_linear_attention, linear_attention, linear_step
-from weft.kernels.feature_map_fused import Random, can_fuse, fused_causal_attention
+from weft.errors import WeftError
+from weft.kernels.dense.reference import expand_heads
+from weft.kernels.linear_attention.reference import (
+    Sums,
+    causal_linear_attention,
+    linear_attention,
+    linear_step,
+)
+from weft.kernels.linear_attention.triton import Random, can_fuse, fused_causal_attention
+from weft.layers.padding import zero_padding
 from weft.layers.random_features import RandomDirections
-from weft.mixers.base import MIXERS, AttentionMixer, Frame, State, Traits
+from weft.mixers.base import MIXERS, Frame, State, Traits
+from weft.mixers.random_feature_mixer import RandomFeatureMixer
+from weft.mixers.sums_state import SumsState
 
 SLOW_START = 4.0  # the gate's bias at the start: about 98 % is kept from token to token
 
@@ -86,30 +94,17 @@ class RFA:
         return RFA.small(), RFA(features=8, gated=True)
 
     def build(self, frame: Frame) -> RFAAttention:
-        """The module inside this frame."""
         return RFAAttention(self, frame)
 
 
-@dataclass
-class RFAState(State):
-    """The running sums S and z."""
-
-    values: Tensor | None = None  # (b, g, 2f, d)
-    weights: Tensor | None = None  # (b, g, 2f)
-
-
-class RFAAttention(AttentionMixer):
+class RFAAttention(RandomFeatureMixer):
     """Random Fourier features of unit vectors around shared projections."""
 
     projections = "all"
 
     def __init__(self, config: RFA, frame: Frame) -> None:
         super().__init__(config, frame)
-        if self.positions.biased:
-            raise Unsupported(
-                f"rfa has no matrix of scores to bias; got positions={frame.positions}; "
-                f"use positions=rope, or add positions to the embedding"
-            )
+        self._refuse_bias("rfa has no matrix of scores to bias")
         g, d = frame.kv_heads, frame.head_dim
         self.directions = RandomDirections(
             g, config.features, d, seed=frame.seed, layer=frame.layer, orthogonal=False
@@ -118,16 +113,6 @@ class RFAAttention(AttentionMixer):
         self.gate = nn.Linear(frame.dim, g) if config.gated else None
         if self.gate is not None:
             nn.init.constant_(self.gate.bias, SLOW_START)
-
-    def redraw(self, draw: int) -> None:
-        """Other random directions: those of this number, 0 for the first."""
-        self.directions.redraw(draw)
-
-    def advance(self, step: int) -> None:
-        """Redraw every `redraw_every` steps."""
-        every = self.config.redraw_every
-        if every and step % every == 0:
-            self.redraw(step // every)
 
     def mix(
         self,
@@ -140,13 +125,14 @@ class RFAAttention(AttentionMixer):
         q, k, v = self.heads(x, context)
         causal, feature = self.frame.causal and context is None, self.feature
         (fresh, decay), limits = self.gates(x), {"eps": 0.0, "floor": self.config.floor}
-        if causal and can_fuse(q, k, v, feature):
+        if can_fuse(q, k, v, feature, causal=causal):
             rows = {"valid": valid, "weight": fresh, "log_decay": decay}
             y = fused_causal_attention(q, k, v, feature=feature, **rows, **limits)
             return self.project.out(y)
         q, k = self.features(q), weighed(self.features(k), fresh)
         real = valid if context is None else context_valid
-        y = linear_attention(q, k, v, causal=causal, valid=real, log_decay=decay, **limits)
+        rows = {"valid": real, "log_decay": decay, "refused": True}
+        y = linear_attention(q, k, v, causal=causal, **rows, **limits)
         return self.project.out(y)
 
     @property
@@ -179,7 +165,7 @@ class RFAAttention(AttentionMixer):
         context_valid: Tensor | None = None,
     ) -> Tensor:
         """The matrix of kernel values, with gates times what is left of each key."""
-        x = self.cleared(x, valid)
+        x = zero_padding(x, valid)
         q, k, v = (expand_heads(y, self.frame.heads) for y in self.heads(x, context))
         work = torch.promote_types(q.dtype, torch.float32)
         w = expand_heads((self.directions.weight * self.scale)[None], q.shape[1])[0].to(work)
@@ -199,36 +185,38 @@ class RFAAttention(AttentionMixer):
         bottom = weights.sum(-1, keepdim=True).clamp(min=self.config.floor)
         return self.project.out((weights / bottom).to(v.dtype) @ v)
 
-    def start(self, batch: int = 1) -> RFAState:
+    def start(self, batch: int = 1) -> SumsState:
         """Sums of nothing."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
+        self._need_causal()
         like = self.project.to_v.weight
         work = torch.promote_types(like.dtype, torch.float32)
         g, d, f = self.frame.kv_heads, self.frame.head_dim, 2 * self.config.features
-        return RFAState(
-            position=0,
+        return SumsState(
             values=like.new_zeros(batch, g, f, d, dtype=work),
             weights=like.new_zeros(batch, g, f, dtype=work),
             memory=self.project.start(batch),
         )
 
-    def step(self, x: Tensor, state: RFAState) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: SumsState) -> tuple[Tensor, State]:
         """One token as a recurrence, several through the chunked form."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
+        self._need_causal()
         q, k, v, rest = self.next_heads(x, state)
         fresh, decay = self.gates(x)
         q, k = self.features(q), weighed(self.features(k), fresh)
         run = linear_step if x.shape[1] == 1 else causal_linear_attention
         sums = Sums(state.values, state.weights)
         y, sums = run(q, k, v, sums=sums, log_decay=decay, eps=0.0, floor=self.config.floor)
-        return self.project.out(y), RFAState(state.position + x.shape[1], *sums, **rest)
+        return self.project.out(y), SumsState(
+            position=state.position + x.shape[1], **sums._asdict(), **rest
+        )
+
+    def letters(self, tokens: int) -> dict[str, int]:
+        """Random directions, each with a sine and a cosine."""
+        return {"f": self.config.features}
 
     def state_size(self, tokens: int) -> int:
         """The same at any length."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
+        self._need_causal()
         sums = self.frame.kv_heads * 2 * self.config.features * (self.frame.head_dim + 1)
         return sums + self.project.memory_size
 

@@ -34,14 +34,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.errors import WeftError
-from weft.kernels.clusters import attend_clusters, nearest_tokens
-from weft.kernels.dense import expand_heads
-from weft.kernels.hash_chunks import attend_latest, attend_layout, chunks_of_buckets
-from weft.kernels.indexed import Runs, attend_runs, can_fuse, runs_of_buckets
-from weft.kernels.indexed_clusters import attend_members, members_of
-from weft.kernels.indexed_hash import centroid_cosines, move_centroids, nearest_centroids
+from weft.kernels.dense.reference import expand_heads
+from weft.kernels.lsh.buckets import centroid_cosines, move_centroids, nearest_centroids
+from weft.kernels.lsh.reformer import attend_latest, attend_layout, chunks_of_buckets
+from weft.kernels.lsh.routing import attend_clusters, nearest_tokens
+from weft.kernels.lsh.routing_triton import attend_members, members_of
+from weft.kernels.lsh.triton import ROUTED, Runs, attend_runs, can_fuse, runs_of_buckets
 from weft.mixers.base import MIXERS, Frame, State, Traits
-from weft.mixers.shared_mixer import SharedMixer
+from weft.mixers.shared_mixer import SharedMixer, lengths
 
 ASSUMED_LENGTH = 4096  # sets the clusters where neither they nor a length are given
 LOOKBACK = 1  # chunks of its cluster that a causal token reads before its own
@@ -90,7 +90,6 @@ class Routing:
         return self.clusters or max(1, round(math.sqrt(frame.length or ASSUMED_LENGTH)))
 
     def build(self, frame: Frame) -> RoutingAttention:
-        """The module inside this frame."""
         return RoutingAttention(self, frame)
 
 
@@ -105,6 +104,8 @@ class RoutingState(State):
 
 class RoutingAttention(SharedMixer):
     """Shared query-key and value projections around attention inside clusters."""
+
+    centroids: Tensor  # (h, s, d)
 
     def __init__(self, config: Routing, frame: Frame) -> None:
         super().__init__(config, frame)
@@ -148,12 +149,12 @@ class RoutingAttention(SharedMixer):
 
     def route(self, shared: Tensor) -> Tensor:
         """(b, h, n, d) -> the nearest centroid (b, h, 1, n): the causal form's clusters."""
-        if can_fuse(shared):
+        if can_fuse(shared, kernel=ROUTED):
             return nearest_centroids(shared, self.centroids)[:, :, None]
         return self.nearness(self.directions(shared)).argmax(-1)[:, :, None]
 
     def fused(self, q: Tensor, v: Tensor, shared: Tensor, length: Tensor, padded: bool) -> Tensor:
-        """q, shared (b, h, n, d), v (b, g, n, d), length (b,) -> (b, h, n, d), by own kernels."""
+        """q, shared (b, h, n, d), v (b, g, n, d), length (b,) -> (b, h, n, d), by our kernels."""
         routing = {"scale": q.shape[-1] ** -0.5, "dropout": self.frame.dropout * self.training}
         if self.frame.causal:
             clusters = self.runs(self.route(shared), length)
@@ -164,7 +165,7 @@ class RoutingAttention(SharedMixer):
             members = members_of(near, length, size, self.most(q.shape[2]))
             y = attend_members(q, v, members, **routing)
             clusters = self.runs(nearest[:, :, None], length) if self.training else None
-        if self.training:
+        if clusters is not None and self.training:
             move_centroids(shared, self.centroids, clusters, length, self.config.decay)
         return y
 
@@ -233,19 +234,15 @@ class RoutingAttention(SharedMixer):
         v, nearness = expand_heads(v, self.frame.heads), self.nearness(unit)
         rows = []
         for row, length in enumerate(lengths(x, valid).tolist()):
-            heads = [
-                self._plain_head(
-                    *(y[row, a, :length] for y in (q, k, v)), nearness[row, a, :length]
-                )
-                for a in range(self.frame.heads)
-            ]
+            own = [y[row, :, :length] for y in (q, k, v, nearness)]  # (h, _, d), (h, _, s)
+            heads = [self._plain_head(*head) for head in zip(*own, strict=True)]
             rows.append(F.pad(torch.stack(heads), (0, 0, 0, x.shape[1] - length)))
         return self.out(torch.stack(rows))
 
     def _plain_head(self, q: Tensor, k: Tensor, v: Tensor, nearness: Tensor) -> Tensor:
         """One row and head (n, d) without padding."""
         n = len(q)
-        total, found = torch.zeros_like(v), 0
+        total, found = torch.zeros_like(v), v.new_zeros(n, 1)
         for members in self._plain_clusters(nearness):
             reads = torch.zeros(n, n, dtype=torch.bool)
             if self.frame.causal:
@@ -278,8 +275,7 @@ class RoutingAttention(SharedMixer):
 
     def start(self, batch: int = 1) -> RoutingState:
         """No tokens yet."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
+        self._need_causal()
         f, like = self.frame, self.to_v.weight
         return RoutingState(
             k=like.new_zeros(batch, f.heads, 0, f.head_dim),
@@ -288,9 +284,8 @@ class RoutingAttention(SharedMixer):
         )
 
     def step(self, x: Tensor, state: RoutingState) -> tuple[Tensor, RoutingState]:
-        """Few new tokens look up their cluster mates; many are laid out with the past."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
+        """Few new tokens look up their clusters; many are laid out together with the past."""
+        self._need_causal()
         n = x.shape[1]
         q, v, shared = self.project(x, state.position)
         k, clusters = self.keys(q), self.route(shared)  # (b, h, n, d), (b, h, 1, n)
@@ -305,7 +300,7 @@ class RoutingAttention(SharedMixer):
             sizes = {"size": self.chunk, "lookback": LOOKBACK, "scale": q.shape[-1] ** -0.5}
             y = attend_latest(q, grown.k, values, grown.clusters, **sizes)
         else:
-            # The past asks nothing: its keys fill the places of its queries; a key's key is itself.
+            # Cached positions have no queries: their slots hold keys, whose outputs are unused.
             asks = torch.cat((state.k, q), 2)
             if can_fuse(asks, grown.v):
                 runs, past = self.runs(grown.clusters), {"keyed": state.position}
@@ -317,14 +312,6 @@ class RoutingAttention(SharedMixer):
 
     def state_size(self, tokens: int) -> int:
         """A key, a value and the cluster numbers of every token."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
+        self._need_causal()
         f = self.frame
         return tokens * (f.heads * (f.head_dim + 1) + f.kv_heads * f.head_dim)
-
-
-def lengths(x: Tensor, valid: Tensor | None) -> Tensor:
-    """(b, n, c) -> how many real tokens each row begins with, (b,)."""
-    if valid is None:
-        return torch.full(x.shape[:1], x.shape[1], device=x.device)
-    return valid.sum(1)

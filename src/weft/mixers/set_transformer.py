@@ -19,9 +19,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from weft.errors import Unsupported
 from weft.layers.cross_attention import CrossAttention, SetBlock
-from weft.mixers.base import MIXERS, Frame, Mixer, Traits
+from weft.mixers.base import MIXERS, Frame, Traits
+from weft.mixers.latent_mixer import LatentMixer, attention_sizes
 from weft.patterns.sequence import at_least
 
 
@@ -30,7 +30,7 @@ from weft.patterns.sequence import at_least
 class SetTransformer:
     """Attention through induced points."""
 
-    points: int = 32  # learned vectors that stand between the tokens
+    points: int = 32  # learned vectors through which tokens interact
 
     traits: ClassVar[Traits] = Traits(
         family="low rank",
@@ -45,7 +45,6 @@ class SetTransformer:
         at_least(1, points=self.points)
 
     def build(self, frame: Frame) -> InducedAttention:
-        """The module."""
         return InducedAttention(self, frame)
 
     @classmethod
@@ -54,56 +53,18 @@ class SetTransformer:
         return (cls(points=5),)
 
 
-class InducedAttention(Mixer):
+class InducedAttention(LatentMixer):
     """Points read tokens, tokens read points."""
 
     def __init__(self, config: SetTransformer, frame: Frame) -> None:
         super().__init__(config, frame)
-        if frame.positions is not None:
-            raise Unsupported(
-                "set_transformer reads sets, which have no order; got "
-                f"positions={frame.positions}; use positions=None, or embed positions"
-            )
-        sizes = (frame.dim, frame.heads, frame.kv_heads, frame.head_dim, frame.bias, frame.dropout)
+        self.refuse_positions("set_transformer reads sets, which have no order")
+        sizes = attention_sizes(frame)
         points = torch.empty(config.points, frame.dim)
         self.points = nn.Parameter(nn.init.xavier_uniform_(points))  # (r, c)
         self.gather = SetBlock(CrossAttention(*sizes), frame.dim)
         self.spread = CrossAttention(*sizes)
 
-    def mix(
-        self,
-        x: Tensor,
-        valid: Tensor | None,
-        context: Tensor | None,
-        context_valid: Tensor | None,
-    ) -> Tensor:
-        """Two attentions over few points."""
-        return self._through(x, valid, context, context_valid, plain=False)
-
-    def reference(
-        self,
-        x: Tensor,
-        valid: Tensor | None = None,
-        context: Tensor | None = None,
-        context_valid: Tensor | None = None,
-    ) -> Tensor:
-        """The same by dense attention, each row over its real tokens alone."""
-        rows = []
-        for a in range(len(x)):
-            source, real = (x, valid) if context is None else (context, context_valid)
-            source = source[a : a + 1] if real is None else source[a : a + 1, : int(real[a].sum())]
-            rows.append(self._through(x[a : a + 1], None, source, None, plain=True))
-        return torch.cat(rows)
-
-    def _through(
-        self,
-        x: Tensor,
-        valid: Tensor | None,
-        context: Tensor | None,
-        context_valid: Tensor | None,
-        plain: bool,
-    ) -> Tensor:
-        source, real = (x, valid) if context is None else (context, context_valid)
-        points = self.points.expand(len(x), -1, -1)
-        points = self.gather(points, source, real, plain=plain)  # (b, r, c)
-        return self.spread(x, points, plain=plain)
+    def latents_of(self, source: Tensor, real: Tensor | None, *, plain: bool) -> Tensor:
+        points = self.points.expand(len(source), -1, -1)
+        return self.gather(points, source, real, plain=plain)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from weft.errors import Unsupported
 from weft.layers.positions import build_positions
-from weft.layers.projection import join_heads, side_by_side, split_heads
+from weft.layers.projections.dense import join_heads, side_by_side, split_heads
 from weft.mixers.base import Frame, Mixer
 
 
@@ -26,7 +26,7 @@ class SharedMixer(Mixer):
         self.positions = build_positions(frame.positions, frame.heads, frame.head_dim)
         if self.positions.biased:
             raise Unsupported(
-                f"{config.name} orders the keys of each head anew, so it takes no bias per pair of "
+                f"{config.name} reorders the keys of each head, so it takes no bias per pair of "
                 f"positions, such as {frame.positions}; use positions=Rope() or None"
             )
         self.to_qk = nn.Linear(frame.dim, frame.heads * frame.head_dim, bias=frame.bias)
@@ -46,3 +46,10 @@ class SharedMixer(Mixer):
     def out(self, y: Tensor) -> Tensor:
         """(b, h, n, d) -> (b, n, c)."""
         return self.to_out(join_heads(y))
+
+
+def lengths(x: Tensor, valid: Tensor | None) -> Tensor:
+    """(b, n, c) -> how many real tokens each row begins with, (b,)."""
+    if valid is None:
+        return torch.full(x.shape[:1], x.shape[1], device=x.device)
+    return valid.sum(1)

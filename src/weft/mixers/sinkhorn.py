@@ -29,9 +29,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.errors import Unsupported, WeftError
-from weft.kernels.dense import expand_heads
-from weft.kernels.sinkhorn import balance, causal_balance
+from weft.errors import WeftError
+from weft.kernels.dense.reference import expand_heads
+from weft.kernels.sinkhorn.triton import balance, causal_balance
 from weft.kernels.slots import into_blocks
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, State, Traits
 
@@ -58,7 +58,7 @@ class Sinkhorn:
             paper="Tay et al. 2020, https://arxiv.org/abs/2002.11296",
             time="n·c·w·d + (n/w)²" if sorted_only else "n·w·d + (n²/w)·d",
             memory="n·c·w + (n/w)²" if sorted_only else "n·w + (n/w)²",
-            state=None if sorted_only else "2·n·g·d + (n/w + 1)·h·d",
+            state=None if sorted_only else "2·n·g·d + (n/block + 2)·h·d",
             causal=not sorted_only,
             note="its sorted blocks come from the whole sequence (cut=None can be causal)"
             if sorted_only
@@ -85,18 +85,17 @@ class Sinkhorn:
         return Sinkhorn.small(), Sinkhorn(block=5, iterations=2, cut=2)
 
     def build(self, frame: Frame) -> SinkhornAttention:
-        """The module inside this frame."""
         return SinkhornAttention(self, frame)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SinkhornState(State):
     """All keys and values, the query mean of every block, the sum of queries."""
 
-    k: Tensor | None = None  # (b, g, t, d)
-    v: Tensor | None = None  # (b, g, t, d)
-    means: Tensor | None = None  # (b, h, u, d)
-    total: Tensor | None = None  # (b, h, d)
+    k: Tensor  # (b, g, t, d)
+    v: Tensor  # (b, g, t, d)
+    means: Tensor  # (b, h, u, d)
+    total: Tensor  # (b, h, d)
 
 
 class SinkhornAttention(AttentionMixer):
@@ -106,11 +105,9 @@ class SinkhornAttention(AttentionMixer):
 
     def __init__(self, config: Sinkhorn, frame: Frame) -> None:
         super().__init__(config, frame)
-        if self.positions.biased:
-            raise Unsupported(
-                f"a sorted block of sinkhorn mixes keys of many distances, so there is none to "
-                f"bias; got positions={frame.positions}; use positions=rope"
-            )
+        self._refuse_bias(
+            "a sorted block of sinkhorn mixes keys of many distances, so there is none to bias"
+        )
 
     def attention(
         self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, crossing: bool
@@ -118,23 +115,25 @@ class SinkhornAttention(AttentionMixer):
         """Sort blocks, then attend within few of them."""
         k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
         if self.frame.causal:
-            return self.causal(q, k, v, *self.query_means(q, 0, None)[:1])
+            return self.causal(q, k, v, self.query_means(q, 0, None)[0])
         n, w = q.shape[2], self.config.block
         whole = valid is None and n % w == 0  # rows of S sum to 1, so every slot weighs the same
         real = None if whole else _real_slots(q, valid, w)  # (b, 1, u, w)
         blocks = [into_blocks(x, w) for x in (q, k, v)]
-        if not whole:
+        if real is not None:
             blocks = [x.masked_fill(~real[..., None], 0.0) for x in blocks]
-        means = (block_means(x, real) for x in blocks[:2])
-        s = self.sorting(*means, None if valid is None else real)  # (b, h, u, u)
+        means_q, means_k = (block_means(x, real) for x in blocks[:2])
+        s = self.sorting(means_q, means_k, None if valid is None else real)  # (b, h, u, u)
         s = s if self.config.cut is None else s[:, :, : self.config.cut]
-        k, v = mixed(s, *blocks[1:])  # (b, h, s, w, d)
-        bias = None if whole else _slot_bias(s, real)  # (b, h, s, w)
+        k, v = mixed(s, blocks[1], blocks[2])  # (b, h, s, w, d)
+        bias = None if real is None else _slot_bias(s, real)  # (b, h, s, w)
         if self.config.cut is not None:
             q, k, v = q[:, :, None], k.flatten(2, 3)[:, :, None], v.flatten(2, 3)[:, :, None]
-            bias = None if whole else bias.flatten(2, 3)[:, :, None, None]  # (b, h, 1, 1, s·w)
+            bias = (
+                None if bias is None else bias.flatten(2, 3)[:, :, None, None]
+            )  # (b, h, 1, 1, s·w)
             return self.blocks_attend(q, (k,), (v,), bias)[:, :, :n]
-        if not whole:
+        if real is not None and bias is not None:
             own = torch.zeros_like(bias).masked_fill(~(real | ~real.any(-1, True)), -torch.inf)
             bias = torch.cat((bias, own), -1)[:, :, :, None]  # (b, h, u, 1, 2w)
         return self.blocks_attend(blocks[0], (k, blocks[1]), (v, blocks[2]), bias)[:, :, :n]
@@ -163,14 +162,16 @@ class SinkhornAttention(AttentionMixer):
     ) -> Tensor:
         """Block by block: q (b, h, u, w, d), parts of k and v (b, h, u, _, d) -> (b, h, n, d).
 
-        Blocks go to the batch and heads stay heads, so what lies token by token is not copied.
+        Blocks join the batch and heads stay heads, so tensors stored by token are not copied.
         """
         b, _, u = q.shape[:3]
         if bias is not None:
             bias = bias.to(q.dtype).transpose(1, 2).expand(b, u, *(-1,) * 3).flatten(0, 1)
-        k, v = (torch.cat([x.transpose(1, 2) for x in parts], 3).flatten(0, 1) for parts in (k, v))
+        keys, values = (
+            torch.cat([x.transpose(1, 2) for x in parts], 3).flatten(0, 1) for parts in (k, v)
+        )
         q = q.transpose(1, 2).flatten(0, 1)  # (_, h, w, d)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=self.dropout)
+        y = F.scaled_dot_product_attention(q, keys, values, attn_mask=bias, dropout_p=self.dropout)
         return y.unflatten(0, (b, u)).transpose(1, 2).flatten(2, 3)
 
     def sorting(self, means_q: Tensor, means_k: Tensor, real: Tensor | None) -> Tensor:
@@ -203,7 +204,7 @@ class SinkhornAttention(AttentionMixer):
         end = sums.sum(2) if total is None else sums.sum(2) + total  # (b, h, d)
         before = torch.zeros_like(end) if total is None else total
         sums = torch.cat((before[:, :, None], sums[:, :, :-1]), 2)  # (b, h, u, d)
-        sums = sums.mT.contiguous().cumsum(-1).mT  # along memory: others wait token by token
+        sums = sums.mT.contiguous().cumsum(-1).mT  # along memory, which is faster
         first = -start % w
         firsts = q[:, :, first::w]  # (b, h, _, d)
         counts = index[first::w, None] + 1
@@ -264,7 +265,7 @@ class SinkhornAttention(AttentionMixer):
         work = torch.promote_types(like.dtype, torch.float32)
         means = like.new_zeros(batch, f.heads, 0, f.head_dim, dtype=work)
         total = like.new_zeros(batch, f.heads, f.head_dim, dtype=work)
-        return SinkhornState(0, none, none, means, total)
+        return SinkhornState(k=none, v=none, means=means, total=total)
 
     def step(self, x: Tensor, state: SinkhornState) -> tuple[Tensor, State]:
         """Sort all past blocks for the blocks of the new tokens."""
@@ -275,18 +276,15 @@ class SinkhornAttention(AttentionMixer):
         means = torch.cat((state.means, means), dim=2)
         h, start = self.frame.heads, state.position
         y = self.causal(q, expand_heads(k, h), expand_heads(v, h), means, start)
-        after = SinkhornState(start + x.shape[1], k, v, means, total.clone())
-        return self.project.out(y), after
+        return self.project.out(y), SinkhornState(
+            position=start + x.shape[1], k=k, v=v, means=means, total=total.clone()
+        )
 
     def state_size(self, tokens: int) -> int:
         """A key and a value per token, a mean of queries per block, and their sum."""
         self._need_causal()
         f, blocks = self.frame, -(-tokens // self.config.block)
         return f.head_dim * (2 * f.kv_heads * tokens + f.heads * (blocks + 1))
-
-    def _need_causal(self) -> None:
-        if not self.frame.causal:
-            raise self._cannot_stream()
 
 
 def block_means(x: Tensor, real: Tensor | None) -> Tensor:
@@ -300,7 +298,8 @@ def block_means(x: Tensor, real: Tensor | None) -> Tensor:
 def mixed(s: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """S (b, h, s, u) times blocks (b, h, u, w, d) of keys and of values: (b, h, s, w, d) twice."""
     both = torch.stack((k, v), 3)  # (b, h, u, 2, w, d)
-    return (s.to(k.dtype) @ both.flatten(3)).unflatten(-1, both.shape[3:]).unbind(3)
+    mixed_k, mixed_v = (s.to(k.dtype) @ both.flatten(3)).unflatten(-1, both.shape[3:]).unbind(3)
+    return mixed_k, mixed_v
 
 
 def _real_slots(q: Tensor, valid: Tensor | None, width: int) -> Tensor:

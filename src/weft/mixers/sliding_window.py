@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.pattern_mixer import PatternAttention
+from weft.mixers.pattern_mixer import SEGMENTS, PatternAttention
 from weft.patterns import Causal, Pattern, Sink, Sliding
 from weft.patterns.sequence import at_least
 
@@ -36,11 +36,12 @@ class SlidingWindow:
         paper="Beltagy et al. 2020, https://arxiv.org/abs/2004.05150",
         time="n w c",
         memory="n w",
-        state="2 g d (w − 1 + sinks)",
+        state="2·g·d·(window − 1 + sinks)",
         exact=True,
         causal=True,
         compiles=False,
         note="a window pairs positions of one sequence; its layout is planned outside the graph",
+        marks=(SEGMENTS,),
     )
 
     def __post_init__(self) -> None:
@@ -55,7 +56,6 @@ class SlidingWindow:
         return Causal() & seen if causal else seen
 
     def build(self, frame: Frame) -> PatternAttention:
-        """The module."""
         return PatternAttention(self, frame, self.pattern(frame.causal))
 
     @classmethod

@@ -15,15 +15,12 @@ Differs from it: also works in both directions; every head shares its summary co
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from weft.errors import WeftError
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.pattern_mixer import PatternAttention
+from weft.mixers.pattern_mixer import SEGMENTS, PatternAttention
 from weft.patterns import Causal, Columns, Pattern, PerHead, SameBlock, Sliding, Strided
-
-KINDS = ("strided", "fixed")
-INTEGRATIONS = ("merged", "interleaved", "heads")
 
 
 @MIXERS.register("sparse_transformer")
@@ -36,25 +33,26 @@ class SparseTransformer:
     summary: int = 8  # columns at the end of each stretch that all later tokens read (fixed)
     integration: Literal["merged", "interleaved", "heads"] = "merged"
 
-    traits: ClassVar[Traits] = Traits(
-        family="fixed pattern",
-        paper="Child et al. 2019, https://arxiv.org/abs/1904.10509",
-        time="n √n c",
-        memory="n √n",
-        state="2 g d n (strided), 2 g d (l + s n / l) (fixed)",
-        exact=True,
-        causal=True,
-        compiles=False,
-        note="strides pair positions of one sequence; its layout is planned outside the graph",
-    )
+    @property
+    def traits(self) -> Traits:
+        """What is kept differs from kind to kind and, interleaved, from layer to layer."""
+        state = "2·g·d·n" if self.kind == "strided" else "2·g·d·(stride + summary·n/stride)"
+        if self.integration == "interleaved":
+            state = "2·g·d·keys"
+        return Traits(
+            family="fixed pattern",
+            paper="Child et al. 2019, https://arxiv.org/abs/1904.10509",
+            time="n √n c",
+            memory="n √n",
+            state=state,
+            exact=True,
+            causal=True,
+            compiles=False,
+            note="strides pair positions of one sequence; its layout is planned outside the graph",
+            marks=(SEGMENTS,),
+        )
 
     def __post_init__(self) -> None:
-        for name, value, known in (
-            ("kind", self.kind, KINDS),
-            ("integration", self.integration, INTEGRATIONS),
-        ):
-            if value not in known:
-                raise WeftError(f"{name} is one of {', '.join(known)}; got {name}={value!r}")
         self.pattern(causal=False, layer=0)
 
     def pattern(self, causal: bool, layer: int) -> Pattern:
@@ -72,7 +70,6 @@ class SparseTransformer:
         return near | far
 
     def build(self, frame: Frame) -> PatternAttention:
-        """The module."""
         if self.integration == "heads" and frame.heads % 2:
             raise WeftError(
                 f"integration='heads' halves the heads; heads={frame.heads} is odd: "

@@ -1,4 +1,4 @@
-"""Split, encode, merge: blocks are encoded apart, and only their embeddings meet.
+"""Split, encode, merge: blocks are encoded separately, and only their embeddings meet.
 
     local = attention within blocks of `block` tokens
     e_u = mean of local over the tokens of block u
@@ -17,15 +17,14 @@ any other; blocks do not overlap.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from weft.errors import WeftError
-from weft.kernels.attend import attend
-from weft.kernels.bias import dense_bias
-from weft.kernels.dense import dense_attention
+from weft.kernels.attend.api import attend
+from weft.kernels.attend.bias import dense_bias
+from weft.kernels.dense.reference import dense_attention
 from weft.kernels.slots import into_blocks
 from weft.layers.compress import BlockCompression
 from weft.layers.cross_attention import CrossAttention
@@ -53,11 +52,8 @@ class SplitEncodeMerge:
 
     def __post_init__(self) -> None:
         at_least(1, block=self.block)
-        if self.merge not in get_args(Merge):
-            raise WeftError(f"merge is one of {get_args(Merge)}; got {self.merge!r}")
 
     def build(self, frame: Frame) -> SplitEncodeMergeAttention:
-        """The module."""
         return SplitEncodeMergeAttention(self, frame)
 
     @classmethod
@@ -113,7 +109,7 @@ class SplitEncodeMergeAttention(AttentionMixer):
         return self.project.out(out)
 
     def _joined(self, embedding: Tensor, real: Tensor | None, plain: bool = False) -> Tensor:
-        """What the embeddings (b, u, c) tell each other, real where real (b, u)."""
+        """What each embedding (b, u, c) reads of the others, real where real (b, u)."""
         if self.config.merge == "attention":
             return self.join(embedding, embedding, real, plain=plain)
         if real is None:

@@ -7,7 +7,7 @@ Only products of single channels go from token to token. With `peephole` off (v 
 is linear, and c of all tokens comes in log₂ n parallel passes. With `rescale` α = √(1 + 2 exp(b)),
 b being the value that b_r starts from, else 1. Both ways, a second one runs from the right.
 Time O(n c²), memory O(n c). With the peephole n small steps forward, one kernel on a GPU, but none
-back: its gradient is a linear recurrence (`kernels/scan.py`). Decoding keeps c.
+back: its gradient is a linear recurrence (`kernels/recurrence/scan.py`). Decoding keeps c.
 
 Paper: Lei et al. 2017, sections 2 and 3, https://arxiv.org/abs/1709.02755
 Differs from it: a projection follows, which also joins the directions.
@@ -22,10 +22,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from weft.kernels.recurrence import fused_sru
-from weft.kernels.scan import elementwise_scan, linear_scan
+from weft.kernels.recurrence.scan import elementwise_scan, linear_scan
+from weft.kernels.recurrence.triton import fused_sru
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.recurrent_mixer import Cell, Memory, RecurrentMixer
+from weft.mixers.recurrent_mixer import Memory, RecurrentCell, RecurrentMixer
 
 
 @MIXERS.register("sru")
@@ -53,7 +53,6 @@ class SRU:
         return SRUCell(self, frame.dim)
 
     def build(self, frame: Frame) -> RecurrentMixer:
-        """The module."""
         return RecurrentMixer(self, frame)
 
     @classmethod
@@ -62,7 +61,7 @@ class SRU:
         return cls(), cls(peephole=False, highway_bias=-1.0, rescale=True)
 
 
-class SRUCell(Cell):
+class SRUCell(RecurrentCell):
     """W x of all tokens at once, then the scan."""
 
     def __init__(self, config: SRU, dim: int) -> None:

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import Unsupported, WeftError
-from weft.kernels.dense import dense_attention, expand_heads
-from weft.kernels.windows import Grid, attend_windows, from_windows, into_windows
+from weft.kernels.block_sparse.windows import WindowGrid, attend_windows, from_windows, into_windows
+from weft.kernels.dense.reference import dense_attention, expand_heads
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, Traits
 from weft.patterns.sequence import at_least
 
@@ -56,16 +56,17 @@ class Swin:
                 f"got shift={self.shift}"
             )
 
-    def grid(self, layer: int, n: int) -> Grid:
+    def grid(self, layer: int, n: int) -> WindowGrid:
         """The windows of one layer over n tokens."""
         shift = (layer % 2) * (self.size // 2) if self.shift is None else self.shift
         if self.width is None:
-            return Grid(n, (1, self.size), (0, shift))
+            return WindowGrid(n, (1, self.size), (0, shift))
         # A row that fits one window is not cut.
-        return Grid(self.width, (self.size,) * 2, (shift, shift if self.width > self.size else 0))
+        return WindowGrid(
+            self.width, (self.size, self.size), (shift, shift if self.width > self.size else 0)
+        )
 
     def build(self, frame: Frame) -> SwinAttention:
-        """The module."""
         return SwinAttention(self, frame)
 
     @classmethod
@@ -99,7 +100,7 @@ class SwinAttention(AttentionMixer):
         added = self._added(grid, n, valid, q.dtype).expand(b, -1, -1, -1, -1)
         return from_windows(attend_windows(q, k, v, added, self.dropout), grid, n)
 
-    def _added(self, grid: Grid, n: int, valid: Tensor | None, dtype: torch.dtype) -> Tensor:
+    def _added(self, grid: WindowGrid, n: int, valid: Tensor | None, dtype: torch.dtype) -> Tensor:
         """The bias, and −inf at places of a window that hold no token: (1 or b, u, h, w, w)."""
         bias = self.window_bias(grid.size).to(dtype)  # (h, w, w)
         if valid is None:

@@ -23,17 +23,18 @@ beside W_q.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.errors import Unsupported, WeftError
-from weft.kernels.bias import dense_bias
-from weft.kernels.dense import expand_heads
+from weft.kernels.attend.bias import dense_bias
+from weft.kernels.dense.added_scores import attend_with_scores, can_add
+from weft.kernels.dense.reference import expand_heads
 from weft.layers.positions import build_positions
-from weft.layers.projection import join_heads, split_heads
+from weft.layers.projections.dense import join_heads, split_heads
 from weft.layers.synthesis import (
     DenseScores,
     FactorisedDenseScores,
@@ -42,6 +43,7 @@ from weft.layers.synthesis import (
 )
 from weft.mixers.base import MIXERS, Frame, Mixer, State, Traits
 
+Part = DenseScores | FactorisedDenseScores | FactorisedRandomScores | RandomScores
 Kind = Literal["dense", "random", "fixed_random", "factorised_dense", "factorised_random"]
 Mixture = Literal["none", "plus", "alpha"]
 DEFAULT_LENGTH = 2048  # where the frame names no length
@@ -70,12 +72,8 @@ class Synthesizer:
         )
 
     def __post_init__(self) -> None:
-        for name, known, given in (
-            ("kinds", get_args(Kind), self.parts),
-            ("mixture", get_args(Mixture), (self.mixture,)),
-        ):
-            if not given or set(given) - set(known):
-                raise WeftError(f"{name} is among {known}; got {getattr(self, name)!r}")
+        if not self.parts:
+            raise WeftError(f"kinds are one or more of {get_args(Kind)}; got {self.kinds!r}")
         if self.rank < 1:
             raise WeftError(f"rank is at least 1; got rank={self.rank}")
 
@@ -93,15 +91,14 @@ class Synthesizer:
         return (self.kinds,) if isinstance(self.kinds, str) else self.kinds
 
     def build(self, frame: Frame) -> SynthesizerAttention:
-        """The module inside this frame."""
         return SynthesizerAttention(self, frame)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SynthesizerState(State):
     """All values so far; keys too where the dot product joins."""
 
-    values: Tensor | None = None  # (b, g, t, d)
+    values: Tensor  # (b, g, t, d)
     keys: Tensor | None = None  # (b, g, t, d)
 
 
@@ -129,7 +126,7 @@ class SynthesizerAttention(Mixer):
         if config.mixture == "alpha":
             self.alpha = nn.Parameter(torch.zeros(()))
 
-    def _part(self, kind: Kind) -> nn.Module:
+    def _part(self, kind: Kind) -> Part:
         frame, length = self.frame, self.length
         if kind == "dense":
             return DenseScores(frame.dim, frame.heads, frame.head_dim, length)
@@ -150,6 +147,12 @@ class SynthesizerAttention(Mixer):
         """Scores, softmax, values."""
         return self._read(x, *self._keys_values(x, 0), valid, start=0)
 
+    def first_rows(self, x: Tensor, count: int, valid: Tensor | None = None) -> Tensor:
+        """Few rows of scores over all values."""
+        if self.frame.causal:
+            return super().first_rows(x, count, valid)
+        return self._read(x[:, :count], *self._keys_values(x, 0), valid, start=0)
+
     def _keys_values(self, x: Tensor, start: int) -> tuple[Tensor | None, Tensor]:
         """Keys, where they are compared, and values: (b, g, n, d)."""
         v = split_heads(self.to_v(x), self.frame.kv_heads)
@@ -169,6 +172,8 @@ class SynthesizerAttention(Mixer):
                 f"synthesizer was built for at most {self.length} tokens; got {m}; "
                 f"build it with Frame(length={m}) or more"
             )
+        if can_add(v, queries=n, plain=self._adds_scores) and k is not None:
+            return self.to_out(join_heads(self._fused(x, k, v, valid, start)))
         i = torch.arange(start, start + n, device=x.device)[:, None]  # (n, 1)
         j = torch.arange(m, device=x.device)
         scores = self._scores(x, k, start, m)
@@ -183,6 +188,19 @@ class SynthesizerAttention(Mixer):
         weights = F.dropout(scores.softmax(-1), self.frame.dropout, training=self.training)
         y = weights.to(v.dtype) @ expand_heads(v, self.frame.heads)  # (b, h, n, d)
         return self.to_out(join_heads(y))
+
+    @property
+    def _adds_scores(self) -> bool:
+        """Whether scores are the dot product plus one synthesised matrix, with nothing hidden."""
+        one = self.config.mixture == "plus" and len(self.parts) == 1
+        return one and not (self.frame.causal or self.positions.biased)
+
+    def _fused(self, x: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, start: int) -> Tensor:
+        """(b, h, n, d), without a matrix of weights in memory."""
+        q = self._turned(self.to_q, x, self.frame.heads, start)  # (b, h, n, d)
+        added = self.parts[0](x, start, v.shape[2])  # (b or 1, h, n, m)
+        dropout = self.frame.dropout if self.training else 0.0
+        return attend_with_scores(q, k, v, added, valid, dropout)
 
     def _scores(self, x: Tensor, k: Tensor | None, start: int, m: int) -> Tensor:
         """(b or 1, h, n, m): random kinds are the same for the whole batch."""
@@ -201,7 +219,8 @@ class SynthesizerAttention(Mixer):
 
     def _mixed(self, made: list[Tensor]) -> Tensor:
         shares = self.shares.to(made[0].dtype).softmax(0)
-        return sum(share * part for share, part in zip(shares, made, strict=True))
+        parts = [share * part for share, part in zip(shares, made, strict=True)]
+        return sum(parts[1:], parts[0])
 
     def reference(
         self,
@@ -225,12 +244,14 @@ class SynthesizerAttention(Mixer):
             scores = scores.masked_fill(future, -torch.inf)
         v = self.to_v(x).unflatten(-1, (self.frame.kv_heads, -1))  # (n, g, d)
         group = self.frame.heads // self.frame.kv_heads
-        heads = [scores[a].softmax(-1) @ v[:, a // group] for a in range(self.frame.heads)]
+        # A bias has made the scores float32.
+        weights = scores.softmax(-1).to(v.dtype)  # (h, n, n)
+        heads = [weights[a] @ v[:, a // group] for a in range(self.frame.heads)]
         return self.to_out(torch.cat(heads, dim=-1))
 
     def _plain_scores(self, x: Tensor) -> Tensor:
         """(n, c) -> (h, n, n)."""
-        made = torch.stack([part.plain(x) for part in self.parts])
+        made = torch.stack([cast(Part, part).plain(x) for part in self.parts])
         shares = self.shares.softmax(0) if len(made) > 1 else made.new_ones(1)
         scores = torch.einsum("s,shij->hij", shares, made)
         index = torch.arange(len(x), device=x.device)
@@ -249,24 +270,22 @@ class SynthesizerAttention(Mixer):
 
     def start(self, batch: int = 1) -> SynthesizerState:
         """No values, no keys."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
+        self._need_causal()
         none = self.to_v.weight.new_zeros(batch, self.frame.kv_heads, 0, self.frame.head_dim)
-        return SynthesizerState(0, none, none if self.compares else None)
+        return SynthesizerState(values=none, keys=none if self.compares else None)
 
     def step(self, x: Tensor, state: SynthesizerState) -> tuple[Tensor, State]:
         """Append, then read all."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
+        self._need_causal()
         k, v = self._keys_values(x, state.position)
         v = torch.cat((state.values, v), dim=2)
-        k = torch.cat((state.keys, k), dim=2) if self.compares else None
+        if state.keys is not None and k is not None:
+            k = torch.cat((state.keys, k), dim=2)
         y = self._read(x, k, v, None, start=state.position)
-        return y, SynthesizerState(state.position + x.shape[1], v, k)
+        return y, SynthesizerState(position=state.position + x.shape[1], values=v, keys=k)
 
     def state_size(self, tokens: int) -> int:
         """Values of all tokens, and keys where they are compared."""
-        if not self.frame.causal:
-            raise self._cannot_stream()
+        self._need_causal()
         kept = 2 if self.compares else 1
         return kept * self.frame.kv_heads * self.frame.head_dim * tokens

@@ -13,7 +13,7 @@ segment + memory. Decoding keeps keys and values of the open segment and the mem
 
 Paper: Dai et al. 2019, Transformer-XL, section 3, https://arxiv.org/abs/1901.02860
 Differs from it: all segments of a pass run at once, and keys and values are cached rather than the
-hidden states, which are as good while the weights stand still. Segments count from the first token.
+hidden states: the same while the weights do not change. Segments count from the first token.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from weft.errors import WeftError
-from weft.kernels.dense import expand_heads
-from weft.layers.projection import split_heads
+from weft.kernels.dense.reference import expand_heads
+from weft.layers.projections.dense import split_heads
 from weft.mixers.base import MIXERS, Frame, State, Traits
 from weft.mixers.relative_mixer import RelativeAttention, cut, sinusoid, windows
 
@@ -70,7 +70,6 @@ class TransformerXL:
         )
 
     def build(self, frame: Frame) -> TransformerXLAttention:
-        """The module inside this frame."""
         return TransformerXLAttention(self, frame)
 
 
@@ -162,17 +161,6 @@ class TransformerXLAttention(RelativeAttention):
         empty = self.to_r.weight.new_zeros(batch, self.frame.kv_heads, 0, self.frame.head_dim)
         return TransformerXLState(k=empty, v=empty.clone())
 
-    def step(self, x: Tensor, state: TransformerXLState) -> tuple[Tensor, TransformerXLState]:
-        """Segment by segment, each with its cache."""
-        self._need_causal()
-        outputs = []
-        while x.shape[1]:
-            room = self.config.segment - state.position % self.config.segment
-            y, state = self._step_in_segment(x[:, :room], state)
-            outputs.append(y)
-            x = x[:, room:]
-        return torch.cat(outputs, 1), state
-
     def _step_in_segment(
         self, x: Tensor, state: TransformerXLState
     ) -> tuple[Tensor, TransformerXLState]:
@@ -186,16 +174,7 @@ class TransformerXLAttention(RelativeAttention):
             k, v = k[:, :, m - kept :].clone(), v[:, :, m - kept :].clone()
         return y, TransformerXLState(position=position, k=k, v=v)
 
-    def _kept(self, tokens: int) -> int:
-        """How many of the latest tokens a later one can read."""
-        start = tokens // self.config.segment * self.config.segment
-        return tokens - max(0, start - self.config.memory)
-
     def state_size(self, tokens: int) -> int:
         """A key and a value for each token that is still read."""
         self._need_causal()
         return 2 * self._kept(tokens) * self.frame.kv_heads * self.frame.head_dim
-
-    def _need_causal(self) -> None:
-        if not self.frame.causal:
-            raise self._cannot_stream()

@@ -29,20 +29,19 @@ from typing import Any, Literal, NamedTuple
 from weft.errors import WeftError
 from weft.feedforward import Dense, Sparse
 from weft.layers.embedding import Embedding
-from weft.layers.outputs import Linear, OutputConfig
-from weft.layers.outputs import Sparse as SparseOutput
-from weft.layers.projection import DenseProjection
+from weft.layers.outputs import Linear, OutputConfig, SparseLinear
+from weft.layers.projections.dense import DenseProjection
 from weft.mixers import Frame, MultiplicativeConv
-from weft.models.decoder import Decoder
-from weft.models.language_model import LanguageModel
-from weft.models.stack import Stack
+from weft.models.heads.language_model import LanguageModel
+from weft.models.stack.stack import Stack
+from weft.models.trunks.decoder import Decoder
 from weft.registry import suggest
 
 VOCAB = 32_000
 OutputKind = Literal["linear", "sparse"]
 _OUTPUTS: dict[str, tuple[OutputConfig, bool]] = {
     "linear": (Linear(), True),
-    "sparse": (SparseOutput(modules=4), False),
+    "sparse": (SparseLinear(modules=4), False),
 }
 
 

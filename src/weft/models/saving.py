@@ -1,17 +1,21 @@
 """Models on disk: a folder with `config.json` and `model.safetensors`; no pickle is ever read.
 
+A trained model has `usage.json` beside them, with its labels and text settings, and
+`tokenizer.json` where it has one (`models/usage/record.py`).
+
 The folder is written beside its place under a temporary name and then renamed, so a reader finds
 the old model or the new one, never half of one. Parameters that several layers share are written
 once. A file that does not fit its config, or a config that this version does not know, is refused
-with the names that differ.
+with the names that differ. `modules` in `config.json` names the modules outside weft that define
+parts of the model (`plugins.py`).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,41 +24,26 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from weft import __version__
+from weft.config import read, write
 from weft.errors import WeftError
-from weft.feedforward import FEEDFORWARDS
-from weft.layers.embedding import Embedding
-from weft.layers.norm import Norm
-from weft.layers.outputs import OUTPUTS
-from weft.layers.positions import POSITIONS
-from weft.layers.projection import PROJECTIONS
-from weft.mixers import MIXERS, Frame
-from weft.models.depth import DEPTHS
-from weft.models.registry import MODELS
-from weft.models.residual import RESIDUALS
-from weft.models.stack import Stack
-from weft.registry import suggest, to_dict
+from weft.models.registry import ModelConfig
+from weft.models.usage.record import TOKENIZER, USAGE, check_labels, read_usage, write_usage
+from weft.plugins import load_plugins, modules_of, way_out
 
-FORMAT = 1
+FORMAT = 2  # 1: weft 0.1.0
 _FILES = {"config.json", "model.safetensors"}
-# Which family or class the dict under each of these settings describes.
-_FAMILIES = {
-    "mixer": MIXERS,
-    "cross": MIXERS,
-    "feedforward": FEEDFORWARDS,
-    "positions": POSITIONS,
-    "projection": PROJECTIONS,
-    "residual": RESIDUALS,
-    "depth": DEPTHS,
-    "output": OUTPUTS,
-}
-_PARTS = {"embedding": Embedding, "stack": Stack, "frame": Frame, "norm": Norm}
-_MODELS = ("trunk", "encoder", "decoder")
+_FURTHER = {USAGE, TOKENIZER}  # of trained models
+# Settings of format 1 that have other names now; `heads` by layer stood in a stack.
+_RENAMED = {"bumps": "rbf_levels", "numbers": "layer_numbers"}
 
 
 def save(model: nn.Module, path: str | Path) -> Path:
     """Write the model's config and parameters to the folder `path`; replaces a saved model."""
     path = Path(path)
-    if path.exists() and not (path.is_dir() and {f.name for f in path.iterdir()} <= _FILES):
+    if path.exists() and not (
+        path.is_dir() and {f.name for f in path.iterdir()} <= _FILES | _FURTHER
+    ):
         raise WeftError(
             f"{path} holds something other than a saved model, and saving would remove it; "
             "give a folder of the model's own"
@@ -65,8 +54,12 @@ def save(model: nn.Module, path: str | Path) -> Path:
     try:
         new, old = scratch / "new", scratch / "old"
         new.mkdir()
-        config = {"format": FORMAT, "model": config_to_dict(model.config)}
+        config = {"format": FORMAT, "weft": __version__, "model": config_to_dict(model.config)}
+        if modules := modules_of(model.config):
+            config["modules"] = modules
         (new / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        if (usage := getattr(model, "usage", None)) is not None:
+            write_usage(usage, new)
         tensors = {name: t.detach().contiguous() for name, t in _tensors(model).items()}
         save_file(tensors, new / "model.safetensors")
         if path.exists():
@@ -77,22 +70,23 @@ def save(model: nn.Module, path: str | Path) -> Path:
     return path
 
 
-def load(path: str | Path, device: str | torch.device = "cpu") -> nn.Module:
-    """The model that `save` wrote, in the precision it had, ready to evaluate (`eval` mode)."""
-    path = Path(path)
+def load(
+    path: str | Path, device: str | torch.device = "cpu", *, plugins: Sequence[str] = ()
+) -> nn.Module:
+    """The model that `save` wrote, in the precision it had, ready to evaluate (`eval` mode).
+
+    `path` is a saved model, or the folder of a training or a cell, whose chosen weights are taken.
+    A trained classifier, matcher or regression then has `predict(texts)`.
+
+    `plugins` names modules that register parts of it. Those that the file names are not imported
+    by themselves: a file of others must not choose the code that runs here.
+    """
+    load_plugins(plugins)
+    path = model_folder(path)
     for name in sorted(_FILES):
         if not (path / name).is_file():
-            raise WeftError(f"{path} is no saved model: it has no {name}")
-    try:
-        settings = json.loads((path / "config.json").read_text())
-    except ValueError as cause:
-        raise WeftError(f"{path / 'config.json'} is no JSON: {cause}") from cause
-    if not isinstance(settings, dict) or settings.get("format") != FORMAT:
-        raise WeftError(
-            f"{path / 'config.json'} is not in format {FORMAT}, which this version reads; "
-            f"its keys are {sorted(settings)}"
-        )
-    model = config_from_dict(settings.get("model", {})).build()
+            raise WeftError(f"{path} is not a saved model: it has no {name}")
+    model = _config(path / "config.json").build()
     try:
         found = load_file(path / "model.safetensors")
     except SafetensorError as cause:
@@ -104,56 +98,74 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> nn.Module:
     for name, tensor in known.items():
         # A copy: the file stays free to change, and memory is aligned as torch aligns it.
         tensor.data = found[name].clone()
+    if (usage := read_usage(path)) is not None:
+        check_labels(usage, model.config, path)
+        model.usage = usage
     return model.to(device).eval()
+
+
+def model_folder(run: str | Path) -> Path:
+    """Where the model of a run lies; a saved model lies where it is."""
+    run = Path(run)
+    if (run / "config.json").is_file():
+        return run
+    if not run.is_dir():
+        raise WeftError(f"there is no folder {str(run)!r}; give a run or a saved model")
+    try:
+        chosen = json.loads((run / "done.json").read_text())["model"]
+    except (OSError, ValueError, KeyError, TypeError):
+        chosen = "best"  # still training, or stopped
+    if not (run / chosen).is_dir():
+        raise WeftError(
+            f"{run} is not a saved model: it has no config.json; nor is it a run that has "
+            "saved one yet (best/)"
+        )
+    return run / chosen
 
 
 def config_to_dict(config: Any) -> dict[str, Any]:
     """A model's config as plain JSON values; `config_from_dict` reads it back."""
-    plain: dict[str, Any] = {"name": config.name} if type(config) in _named() else {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if field.name in _FAMILIES and isinstance(value, tuple):
-            plain[field.name] = [to_dict(item) for item in value]
-        elif not dataclasses.is_dataclass(value):
-            plain[field.name] = value
-        else:
-            write = to_dict if field.name in _FAMILIES else config_to_dict
-            plain[field.name] = write(value)
-    return plain
+    return write(config)
 
 
-def config_from_dict(settings: dict[str, Any]) -> Any:
-    """The config of a model that `config_to_dict` wrote; unknown settings raise."""
-    if "name" not in settings:
-        raise WeftError(f"a model's config needs a 'name'; got {sorted(settings)}")
-    rest = {key: value for key, value in settings.items() if key != "name"}
-    return _read(MODELS[settings["name"]], rest)
+def config_from_dict(settings: Any) -> Any:
+    """The config of a model that `config_to_dict` wrote, in this version or an older one."""
+    return read(ModelConfig, _upgraded(settings), "model")
 
 
-def _read(kind: type[Any], settings: dict[str, Any]) -> Any:
-    known = {field.name: field for field in dataclasses.fields(kind)}
-    for key in settings:
-        if key not in known:
-            raise WeftError(f"{kind.__name__} has no setting {key!r}; {suggest(key, known)}")
-    for key, field in known.items():
-        defaults = field.default, field.default_factory
-        if key not in settings and all(d is dataclasses.MISSING for d in defaults):
-            raise WeftError(f"{kind.__name__} needs the setting {key!r}; got {sorted(settings)}")
-    return kind(**{key: _value(key, value) for key, value in settings.items()})
+def _config(path: Path) -> Any:
+    """The config in a saved model's `config.json`."""
+    try:
+        settings = json.loads(path.read_text())
+    except ValueError as cause:
+        raise WeftError(f"{path} is not valid JSON: {cause}") from cause
+    found = settings.get("format") if isinstance(settings, dict) else None
+    if isinstance(found, int) and found > FORMAT:
+        raise WeftError(
+            f"{path} was written by weft {settings.get('weft', 'of a later version')} in format "
+            f"{found}; this is weft {__version__}, which reads formats up to {FORMAT}: upgrade weft"
+        )
+    if found not in range(1, FORMAT + 1):
+        raise WeftError(
+            f"{path} is not the config of a saved model: its format is {found!r}, and this version "
+            f"reads 1 to {FORMAT}"
+        )
+    try:
+        return config_from_dict(settings.get("model"))
+    except WeftError as error:
+        raise WeftError(
+            f"{error}{way_out(settings.get('modules', []), str(path.parent))}"
+        ) from error
 
 
-def _value(key: str, value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(_value(key, item) for item in value)
-    if not isinstance(value, dict):
-        return value
-    if key in _FAMILIES:
-        return _FAMILIES[key].from_dict(value)
-    return config_from_dict(value) if key in _MODELS else _read(_PARTS[key], value)
-
-
-def _named() -> set[type[Any]]:
-    return {MODELS[name] for name in MODELS}
+def _upgraded(settings: Any) -> Any:
+    """The settings under the names that they have now."""
+    if isinstance(settings, list):
+        return [_upgraded(inner) for inner in settings]
+    if not isinstance(settings, dict):
+        return settings
+    renamed = _RENAMED | ({"heads": "layer_heads"} if "order" in settings else {})
+    return {renamed.get(key, key): _upgraded(value) for key, value in settings.items()}
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

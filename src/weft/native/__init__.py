@@ -10,13 +10,13 @@ from weft.native.library import (
     waits,
 )
 from weft.native.model import NativeModel, compile, export, load
-from weft.native.precision import Precision
+from weft.native.precision import WeightPrecision
 from weft.native.state import NativeState, gather
 
 __all__ = [
     "NativeModel",
     "NativeState",
-    "Precision",
+    "WeightPrecision",
     "available",
     "bandwidth",
     "compile",

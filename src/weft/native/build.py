@@ -4,8 +4,9 @@
 
 The cache is `$WEFT_CACHE`, else `~/.cache/weft`. A library that lies in `prebuilt/` beside this
 file under the same key is taken first. Kernels are compiled once per instruction set and chosen at
-run time, so that a cache on a shared disk serves different machines. The library is built under a
-temporary name and renamed; a second process that wants it waits for the first one.
+run time, so that a cache on a shared disk serves different machines. The library is built in a
+private folder and renamed; a second process that wants it waits for the first one. A library runs
+as this user, so one that another user could have put there is refused (`ownership.py`).
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
 from weft.errors import Unsupported, WeftError
+from weft.files import lock
+from weft.native.ownership import check_owner, make_private
 
 SOURCES = Path(__file__).parent / "cpp"
 PREBUILT = Path(__file__).parent / "prebuilt"
@@ -40,19 +43,22 @@ def library() -> Path:
     """The library for this machine; builds it where it is not there yet."""
     compiler = find_compiler()
     name = f"{_key(compiler)}.so"
-    for folder in (PREBUILT, cache()):
-        if (folder / name).is_file():
-            return folder / name
+    if (PREBUILT / name).is_file():  # as much to be trusted as this file beside it
+        return PREBUILT / name
+    path = cache() / name
+    if path.is_file():
+        check_owner(path)
+        return path
     if compiler is None:
         raise Unsupported(
             "native decoding is built with a C++ compiler at first use, and there is none; install "
             "g++ or clang++, or name one in $CXX"
         )
-    path = cache() / name
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private(path.parent)
     with _locked(path.with_suffix(".lock")):
         if not path.is_file():
             _build(compiler, path)
+    check_owner(path)
     return path
 
 
@@ -96,14 +102,15 @@ def _build(compiler: str, path: Path) -> None:
             for command in compile_all
         ]
         said = [process.communicate()[0] for process in running]
-        for process, text in zip(running, said, strict=True):
-            _check(process.returncode, process.args, text)
+        for command, process, text in zip(compile_all, running, said, strict=True):
+            _check(process.returncode, command, text)
         done = subprocess.run(link, capture_output=True, text=True)
         _check(done.returncode, link, done.stderr)
+        made.chmod(0o700)
         os.replace(made, path)
 
 
-def _check(status: int, command: object, said: str) -> None:
+def _check(status: int, command: Sequence[str], said: str) -> None:
     if status:
         raise WeftError(
             f"{' '.join(map(str, command))} failed with status {status}: {said.strip()[-800:]}"
@@ -126,12 +133,15 @@ def _key(compiler: str | None) -> str:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Only one process at a time; the lock ends with the process, whatever happens to it."""
-    try:
-        import fcntl
-    except ImportError:
+    if os.name != "posix":
         raise Unsupported(
             "native decoding needs a system with POSIX threads; use the torch path here"
-        ) from None
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        )
+    # Not through a link that someone left there: opening for writing would empty its target.
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise WeftError(f"{path} cannot be locked: {error.strerror}; remove it") from None
+    with os.fdopen(handle, "rb+") as file:
+        lock(file)
         yield

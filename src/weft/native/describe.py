@@ -1,7 +1,7 @@
-"""From a torch model to a plan: which parameters play which part.
+"""From a torch model to a plan: which parameters fill which slots.
 
-Whatever the native library cannot do is refused here, with the name of the setting: a part is taken
-only where every setting that it does not handle has its default.
+What the native library does not support is refused here, with the name of the setting: a config is
+accepted only where every setting that is not handled has its default.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from weft.layers.norm import Norm
 from weft.layers.outputs.linear import LinearOutput
 from weft.layers.outputs.sparse import SparseOutput
 from weft.layers.positions import PositionScheme, Rotary
-from weft.mixers.full import Full
+from weft.mixers.full import FullAttention
 from weft.mixers.sliding_window import SlidingWindow
-from weft.models.decoder import DecoderModule
-from weft.models.language_model import LanguageModelModule
-from weft.native.plan import ATTENTION, FEEDFORWARD, Part, Plan
-from weft.native.precision import DTYPES, Precision
+from weft.models.heads.language_model import LanguageModelModule
+from weft.models.trunks.decoder import DecoderModule
+from weft.native.plan import ATTENTION, FEEDFORWARD, NativePlan, NativeSublayer
+from weft.native.precision import DTYPES, WeightPrecision
 from weft.native.projections import project
 
 _ACTIVATIONS = (
@@ -41,21 +41,21 @@ _GATES = {
 }
 
 
-def describe(model: nn.Module, precision: Precision) -> Plan:
+def describe(model: nn.Module, precision: WeightPrecision) -> NativePlan:
     """The plan of a causal language model; `Unsupported` where the library lacks a part."""
     if type(model) is not LanguageModelModule or type(model.trunk) is not DecoderModule:
         raise Unsupported(
             "native decoding takes a language model on a Decoder; "
             f"got {type(getattr(model, 'config', model)).__name__}"
         )
-    plan = Plan(model, precision)
+    plan = NativePlan(model, precision)
     trunk, stack = model.trunk, model.trunk.stack
     only(
         stack.config,
         "frame order mixer feedforward norm recompute shared heads numbers dropout depth",
     )
-    if stack.config.depth.name not in ("plain", "layer_drop"):  # which drops none while decoding
-        raise Unsupported(f"native decoding passes every layer once; got {stack.config.depth}")
+    if stack.config.depth.name not in ("plain", "layer_drop"):  # which drops none in decoding
+        raise Unsupported(f"native decoding runs every layer once; got {stack.config.depth}")
     only(model.config, "trunk tied output")
     norm: Norm = stack.config.norm
     if norm.kind not in ("layer", "rms"):
@@ -81,7 +81,7 @@ def describe(model: nn.Module, precision: Precision) -> Plan:
 
 
 def only(config: Any, handled: str) -> None:
-    """Refuse a config with a setting beyond the handled ones that is not its default."""
+    """Raise for a setting that is not handled and not its default."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         default = field.default
@@ -90,12 +90,12 @@ def only(config: Any, handled: str) -> None:
         plain = value == default or getattr(value, "name", None) == default
         if field.name not in handled.split() and not plain:
             raise Unsupported(
-                f"native decoding knows {type(config).__name__} without {field.name}; got "
+                f"native decoding supports {type(config).__name__} without {field.name}; got "
                 f"{field.name}={value!r}; decode with the torch model"
             )
 
 
-def _embedding(plan: Plan, trunk: DecoderModule) -> None:
+def _embedding(plan: NativePlan, trunk: DecoderModule) -> None:
     only(trunk.config.embedding, "vocab positions shrink")
     kinds = ("none", "sinusoidal", "learned")
     plan.settings["positions"] = kinds.index(trunk.config.embedding.positions)
@@ -105,15 +105,15 @@ def _embedding(plan: Plan, trunk: DecoderModule) -> None:
         plan.ends["places"] = plan.matrix("positions", [trunk.embedding.positions], exact=True)
 
 
-def _norm(plan: Plan, name: str, norm: nn.Module) -> dict[str, int]:
+def _norm(plan: NativePlan, name: str, norm: Any) -> dict[str, int]:
     shift = getattr(norm, "bias", None)
     return plan.vector(f"{name}.gain", norm.weight) | plan.vector(f"{name}.shift", shift)
 
 
-def _sublayer(plan: Plan, sublayer: Any, name: str) -> Part:
+def _sublayer(plan: NativePlan, sublayer: Any, name: str) -> NativeSublayer:
     if sublayer.letter not in ("s", "f"):
         raise Unsupported(f"native decoding has no sublayer {sublayer.letter!r}; 's' and 'f' only")
-    part = Part(ATTENTION if sublayer.letter == "s" else FEEDFORWARD)
+    part = NativeSublayer(ATTENTION if sublayer.letter == "s" else FEEDFORWARD)
     if sublayer.letter == "s":
         _attention(plan, part, sublayer.body, f"{name}.attention")
     else:
@@ -122,7 +122,7 @@ def _sublayer(plan: Plan, sublayer: Any, name: str) -> Part:
     return part
 
 
-def _feedforward(plan: Plan, part: Part, body: nn.Module, name: str) -> None:
+def _feedforward(plan: NativePlan, part: NativeSublayer, body: nn.Module, name: str) -> None:
     if type(body) is WithSRUFeedForward:
         _recurrence(plan, part, body.recurrence, name)
         body = body.inner
@@ -137,7 +137,7 @@ def _feedforward(plan: Plan, part: Part, body: nn.Module, name: str) -> None:
         )
 
 
-def _recurrence(plan: Plan, part: Part, body: Recurrence, name: str) -> None:
+def _recurrence(plan: NativePlan, part: NativeSublayer, body: Recurrence, name: str) -> None:
     part.numbers["sru"] = body.to_narrow.out_features
     plan.settings["sru_scale"] = 3**0.5
     maps = {"sru_in": body.to_narrow, "sru_gates": body.to_gates, "sru_out": body.to_out}
@@ -148,9 +148,9 @@ def _recurrence(plan: Plan, part: Part, body: Recurrence, name: str) -> None:
     part.tensors |= {f"sru_{slot}": number for slot, number in norm.items()}
 
 
-def _attention(plan: Plan, part: Part, mixer: Any, name: str) -> None:
+def _attention(plan: NativePlan, part: NativeSublayer, mixer: Any, name: str) -> None:
     config, frame = mixer.config, mixer.frame
-    if not isinstance(config, Full | SlidingWindow):
+    if not isinstance(config, FullAttention | SlidingWindow):
         raise Unsupported(
             f"native decoding has the mixers full and sliding_window; got {config.name}"
         )
@@ -171,7 +171,7 @@ def _attention(plan: Plan, part: Part, mixer: Any, name: str) -> None:
     project(plan, part, mixer.project, frame, name)
 
 
-def _dense(plan: Plan, part: Part, body: DenseFeedForward, name: str) -> None:
+def _dense(plan: NativePlan, part: NativeSublayer, body: DenseFeedForward, name: str) -> None:
     only(body.config, "activation expansion hidden")
     activation = body.config.activation
     first, second = body.to_hidden, None
@@ -189,7 +189,7 @@ def _dense(plan: Plan, part: Part, body: DenseFeedForward, name: str) -> None:
             part.tensors |= plan.vector(f"{name}.{slot}_bias", linear.bias)
 
 
-def _sparse(plan: Plan, part: Part, body: SparseFeedForward, name: str) -> None:
+def _sparse(plan: NativePlan, part: NativeSublayer, body: SparseFeedForward, name: str) -> None:
     only(body.config, "block hidden rank temperature hard rescale")
     part.numbers |= {"variant": 2, "activation": 0, "block": body.config.block}
     rows = {
@@ -204,7 +204,7 @@ def _sparse(plan: Plan, part: Part, body: SparseFeedForward, name: str) -> None:
     part.tensors |= plan.vector(f"{name}.logits_bias", body.to_logits.bias)
 
 
-def _output(plan: Plan, model: LanguageModelModule) -> None:
+def _output(plan: NativePlan, model: LanguageModelModule) -> None:
     output = model.output
     if type(output) is LinearOutput:
         plan.settings |= {"modules": 0, "output_scale": output.scale or 1.0}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,21 +20,22 @@ from torch import Tensor
 
 from weft.native import plan as slots
 from weft.native.layout import LAYOUTS, from_panels, to_panels
-from weft.native.plan import ATTENTION, Part, Plan, Stored
+from weft.native.plan import ATTENTION, NativePlan, NativeSublayer, StoredTensor
 from weft.native.precision import DTYPES, WIDTHS, quantise
 
-_HEADER = struct.Struct("<8sQQ12I10i4d")
-_TENSOR = struct.Struct("<IIQQQQ")
-_SUBLAYER = struct.Struct(f"<II{slots.SUBLAYER_TENSORS}i{slots.SUBLAYER_NUMBERS}q")
+MAGIC = b"WEFTNAT1"
+HEADER = struct.Struct("<8sQQ12I10i4d")
+TENSOR = struct.Struct("<IIQQQQ")
+SUBLAYER = struct.Struct(f"<II{slots.SUBLAYER_TENSORS}i{slots.SUBLAYER_NUMBERS}q")
 _ALIGNMENT = 64
-_COUNTS = ("dim", "vocab", "positions", "rotation", "limit", "rms", "post", "reversible", "cache")
+COUNTS = ("dim", "vocab", "positions", "rotation", "limit", "rms", "post", "reversible", "cache")
 
 
-class Places:
+class FileOffsets:
     """Where each tensor of a file begins, its scales, and the size of the whole."""
 
-    def __init__(self, stored: list[Stored], sublayers: int) -> None:
-        self.tables = _HEADER.size + len(stored) * _TENSOR.size + sublayers * _SUBLAYER.size
+    def __init__(self, stored: list[StoredTensor], sublayers: int) -> None:
+        self.tables = HEADER.size + len(stored) * TENSOR.size + sublayers * SUBLAYER.size
         self.end = _aligned(self.tables)
         self.numbers: list[int] = []
         self.scales: list[int] = []
@@ -46,7 +48,7 @@ class Places:
         return start
 
 
-def write(plan: Plan, buffer: Any, places: Places) -> None:
+def write(plan: NativePlan, buffer: Any, places: FileOffsets) -> None:
     """Fill a buffer of `places.end` bytes."""
     state = dict(plan.model.named_parameters(remove_duplicate=False))
     for number, tensor in enumerate(plan.stored):
@@ -57,7 +59,9 @@ def write(plan: Plan, buffer: Any, places: Places) -> None:
 
 
 @torch.no_grad()
-def _put(buffer: Any, places: Places, number: int, tensor: Stored, matrix: Tensor) -> None:
+def _put(
+    buffer: Any, places: FileOffsets, number: int, tensor: StoredTensor, matrix: Tensor
+) -> None:
     matrix = matrix.float()
     if tensor.dtype == "int8":
         matrix, scales = quantise(matrix)
@@ -68,7 +72,7 @@ def _put(buffer: Any, places: Places, number: int, tensor: Stored, matrix: Tenso
     _view(buffer, places.numbers[number], kind, matrix.shape).copy_(matrix)
 
 
-def read(buffer: Any, places: Places, number: int, tensor: Stored) -> list[Tensor]:
+def read(buffer: Any, places: FileOffsets, number: int, tensor: StoredTensor) -> list[Tensor]:
     """The parameters of a stored tensor as they are after rounding, in float32."""
     kind = getattr(torch, tensor.dtype)
     shape: tuple[int, ...] = (tensor.rows, tensor.cols)
@@ -95,14 +99,17 @@ def _copy(buffer: Any, offset: int, dtype: torch.dtype, shape: tuple[int, ...]) 
     return torch.from_numpy(numbers).view(dtype).view(shape)
 
 
-def _tables(plan: Plan, places: Places) -> bytes:
-    body = b"".join(
-        _TENSOR.pack(DTYPES[t.dtype], int(t.panels), t.rows, t.cols, at, scales)
-        for t, at, scales in zip(plan.stored, places.numbers, places.scales, strict=True)
-    )
+def records(stored: Sequence[StoredTensor], places: FileOffsets) -> Iterator[tuple[int, ...]]:
+    """What the table of tensors says: (dtype, panels, rows, cols, offset, scales) of each."""
+    for tensor, at, scales in zip(stored, places.numbers, places.scales, strict=True):
+        yield DTYPES[tensor.dtype], int(tensor.panels), tensor.rows, tensor.cols, at, scales
+
+
+def _tables(plan: NativePlan, places: FileOffsets) -> bytes:
+    body = b"".join(TENSOR.pack(*record) for record in records(plan.stored, places))
     body += b"".join(map(_sublayer, plan.parts))
     settings, ends = plan.settings, plan.ends
-    counts = [settings.get(name, 0) for name in _COUNTS]
+    counts = [settings.get(name, 0) for name in COUNTS]
     numbers = [ends.get(name, -1) for name in slots.END_TENSORS]
     reals = [
         settings["eps"],
@@ -113,12 +120,12 @@ def _tables(plan: Plan, places: Places) -> bytes:
 
     def header(checksum: int) -> bytes:
         tables = (len(plan.stored), len(plan.parts), *counts, settings["modules"])
-        return _HEADER.pack(b"WEFTNAT1", checksum, places.end, *tables, *numbers, 0, *reals)
+        return HEADER.pack(MAGIC, checksum, places.end, *tables, *numbers, 0, *reals)
 
     return header(checksum(header(0)[16:] + body)) + body
 
 
-def _sublayer(part: Part) -> bytes:
+def _sublayer(part: NativeSublayer) -> bytes:
     mixes = part.kind == ATTENTION
     tensors = slots.ATTENTION_TENSORS if mixes else slots.FEEDFORWARD_TENSORS
     numbers = slots.ATTENTION_NUMBERS if mixes else slots.FEEDFORWARD_NUMBERS
@@ -126,7 +133,7 @@ def _sublayer(part: Part) -> bytes:
     chosen += [-1] * (slots.SUBLAYER_TENSORS - len(chosen))
     values = [part.numbers.get(name, 0) for name in numbers]
     values += [0] * (slots.SUBLAYER_NUMBERS - len(values))
-    return _SUBLAYER.pack(part.kind, 0, *chosen, *values)
+    return SUBLAYER.pack(part.kind, 0, *chosen, *values)
 
 
 def checksum(data: bytes) -> int:

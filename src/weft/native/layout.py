@@ -1,12 +1,12 @@
-"""How parameters lie in a model file, and how they come back.
+"""How parameters are laid out in a model file, and the conversion back.
 
 A stored tensor is a matrix of rows made from one or several parameters:
 
-    rows      parameters under each other                      vector   one row, side by side
+    rows      parameters concatenated by rows                  vector   all in one row
     columns   one parameter, transposed                        panels   (inputs, outputs) in panels
-    taps      convolutions (out, in, length, width) as (length · width · in, out), side by side
+    taps      convolutions (out, in, length, width) as (length · width · in, out), concatenated
 
-Panels: 16 columns lie together, panel by panel, each (rows, 16), the last filled up with zeros.
+Panels: groups of 16 columns, each stored as (rows, 16), the last padded with zeros.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Layout:
+class MatrixLayout:
     """Parameters -> a matrix, and back to parameters of these shapes."""
 
     pack: Callable[[Sequence[Tensor]], Tensor]
@@ -45,7 +45,7 @@ def _unpack_vector(matrix: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
 
 
 def _filled(matrix: Tensor) -> Tensor:
-    """Columns up to whole panels."""
+    """Pad the columns to whole panels."""
     return F.pad(matrix, (0, -matrix.shape[1] % PANEL))
 
 
@@ -63,13 +63,13 @@ def _unpack_taps(matrix: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
 
 
 LAYOUTS = {
-    "rows": Layout(_rows, lambda m, shapes: list(m.split([shape[0] for shape in shapes]))),
-    "columns": Layout(lambda parts: parts[0].t(), lambda m, _: [m.t()]),
-    "vector": Layout(_vector, _unpack_vector),
-    "panels": Layout(
+    "rows": MatrixLayout(_rows, lambda m, shapes: list(m.split([shape[0] for shape in shapes]))),
+    "columns": MatrixLayout(lambda parts: parts[0].t(), lambda m, _: [m.t()]),
+    "vector": MatrixLayout(_vector, _unpack_vector),
+    "panels": MatrixLayout(
         lambda parts: _filled(parts[0]), lambda m, shapes: [m[:, : shapes[0][1]]], panels=True
     ),
-    "taps": Layout(_taps, _unpack_taps, panels=True),
+    "taps": MatrixLayout(_taps, _unpack_taps, panels=True),
 }
 
 

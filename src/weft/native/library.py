@@ -23,6 +23,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "waits": (None, (c_void_p,)),
     "load": (c_int, (c_void_p, c_uint64, _HANDLE)),
     "unload": (None, (c_void_p,)),
+    "vocab": (c_int64, (c_void_p,)),
     "start": (c_int, (c_void_p, c_int64, _HANDLE)),
     "end": (None, (c_void_p,)),
     "length": (c_int64, (c_void_p, c_int64)),
@@ -98,7 +99,7 @@ def set_threads(count: int | None) -> None:
 
 
 def waits() -> dict[str, int]:
-    """How threads have waited for each other: `looks` per wait are at most `limit`, then sleep."""
+    """How threads waited for each other: at most `limit` `looks` (polls) per wait, then sleep."""
     counts = np.zeros(4, dtype=np.int64)
     call("waits", address(counts))
     return dict(zip(("waits", "looks", "sleeps", "limit"), counts.tolist(), strict=True))

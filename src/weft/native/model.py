@@ -28,8 +28,9 @@ from weft.generate import Decoding
 from weft.models.saving import config_to_dict
 from weft.native import file
 from weft.native.describe import describe
+from weft.native.header import check_description
 from weft.native.library import available, call
-from weft.native.precision import Precision
+from weft.native.precision import WeightPrecision
 from weft.native.rebuilt import Description, rebuilt, warn_slow
 from weft.native.state import NativeState
 
@@ -40,9 +41,9 @@ def export(
     model: nn.Module,
     folder: str | Path,
     *,
-    dtype: str = Precision.weights,
-    cache: str = Precision.cache,
-    output: str | None = Precision.output,
+    dtype: str = WeightPrecision.weights,
+    cache: str = WeightPrecision.cache,
+    output: str | None = WeightPrecision.output,
     parts: dict[str, str] | None = None,
 ) -> Path:
     """Write a language model for native decoding; replaces one that was written before.
@@ -50,7 +51,9 @@ def export(
     `dtype` is the precision of the weights, `output` that of the matrix over the vocabulary,
     `parts` that of chosen parts (`{"*.feedforward.*": "int8"}`), `cache` that of keys and values.
     """
-    plan = describe(model, Precision(weights=dtype, cache=cache, output=output, parts=parts or {}))
+    plan = describe(
+        model, WeightPrecision(weights=dtype, cache=cache, output=output, parts=parts or {})
+    )
     folder = Path(folder)
     if folder.exists() and not {f.name for f in folder.iterdir()} <= {_WEIGHTS, _CONFIG}:
         raise WeftError(
@@ -62,7 +65,7 @@ def export(
     try:
         new, old = scratch / "new", scratch / "old"
         new.mkdir()
-        places = file.Places(plan.stored, len(plan.parts))
+        places = file.FileOffsets(plan.stored, len(plan.parts))
         buffer = np.memmap(new / _WEIGHTS, dtype=np.uint8, mode="w+", shape=(places.end,))
         file.write(plan, buffer, places)
         buffer.flush()
@@ -79,15 +82,17 @@ def export(
 def compile(
     model: nn.Module,
     *,
-    dtype: str = Precision.weights,
-    cache: str = Precision.cache,
-    output: str | None = Precision.output,
+    dtype: str = WeightPrecision.weights,
+    cache: str = WeightPrecision.cache,
+    output: str | None = WeightPrecision.output,
     parts: dict[str, str] | None = None,
 ) -> NativeModel | nn.Module:
     """A native model in memory; see `export` for the settings."""
-    plan = describe(model, Precision(weights=dtype, cache=cache, output=output, parts=parts or {}))
+    plan = describe(
+        model, WeightPrecision(weights=dtype, cache=cache, output=output, parts=parts or {})
+    )
     description = Description.of(plan, config_to_dict(model.config))
-    places = file.Places(plan.stored, len(plan.parts))
+    places = file.FileOffsets(plan.stored, len(plan.parts))
     buffer = file.in_memory(places.end)
     file.write(plan, buffer, places)
     return _ready(description, buffer, places.end)
@@ -98,7 +103,7 @@ def load(folder: str | Path) -> NativeModel | nn.Module:
     folder = Path(folder)
     for name in (_CONFIG, _WEIGHTS):
         if not (folder / name).is_file():
-            raise WeftError(f"{folder} is no native model: it has no {name}")
+            raise WeftError(f"{folder} is not a native model: it has no {name}")
     description = Description.read(folder / _CONFIG)
     size = (folder / _WEIGHTS).stat().st_size
     if not size:
@@ -107,6 +112,7 @@ def load(folder: str | Path) -> NativeModel | nn.Module:
 
 
 def _ready(description: Description, buffer: Any, size: int) -> NativeModel | nn.Module:
+    check_description(description, buffer, size)
     reason = available()
     if reason is None:
         return NativeModel(description, buffer, size)
@@ -124,7 +130,7 @@ class NativeModel(Decoding):
         self.handle = ctypes.c_void_p()
         call("load", file.address(buffer), size, ctypes.byref(self.handle))
         weakref.finalize(self, call, "unload", self.handle)
-        self.vocab = description.vocab
+        self.vocab = int(call("vocab", self.handle))  # sizes buffers, so the checked file says it
         self._scratch = torch.empty(0, self.vocab)
         self._counting = np.arange(0, dtype=np.int32)
 
@@ -178,7 +184,7 @@ class NativeModel(Decoding):
         }
 
     def scratch(self, rows: int) -> Tensor:
-        """Scores that no one reads, (rows, vocab)."""
+        """A buffer for unused scores, (rows, vocab)."""
         if len(self._scratch) < rows:
             self._scratch = torch.empty(rows, self.vocab)
         return self._scratch

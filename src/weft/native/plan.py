@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from weft.native.layout import LAYOUTS
-from weft.native.precision import WIDTHS, Precision
+from weft.native.precision import WIDTHS, WeightPrecision
 
 ATTENTION, FEEDFORWARD = 0, 1
 SUBLAYER_TENSORS, SUBLAYER_NUMBERS = 20, 10
@@ -37,8 +37,8 @@ END_TENSORS = (
 
 
 @dataclass(frozen=True)
-class Stored:
-    """One tensor of the file: where its numbers come from and how they lie."""
+class StoredTensor:
+    """One tensor of the file: the parameters it is made from, and its layout."""
 
     name: str
     layout: str
@@ -50,18 +50,18 @@ class Stored:
 
     @property
     def panels(self) -> bool:
-        """Whether columns lie together in panels."""
+        """Whether columns are stored in panels."""
         return LAYOUTS[self.layout].panels
 
     @property
     def bytes(self) -> int:
-        """Of its numbers and scales."""
+        """Bytes of its numbers and scales."""
         return self.rows * (self.cols * WIDTHS[self.dtype] + 4 * (self.dtype == "int8"))
 
 
 @dataclass
-class Part:
-    """One sublayer: the numbers of its tensors, and its settings."""
+class NativeSublayer:
+    """One sublayer: the indices of its tensors, and its settings."""
 
     kind: int
     tensors: dict[str, int] = field(default_factory=dict)
@@ -69,16 +69,16 @@ class Part:
 
 
 @dataclass
-class Plan:
-    """Everything but the numbers themselves."""
+class NativePlan:
+    """A model file without the numbers of its tensors."""
 
     model: nn.Module
-    precision: Precision
+    precision: WeightPrecision
     settings: dict[str, Any] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
-    parts: list[Part] = field(default_factory=list)
-    stored: list[Stored] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)  # of all parts, also of those stored as another
+    parts: list[NativeSublayer] = field(default_factory=list)
+    stored: list[StoredTensor] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)  # of all tensors, also shared ones
 
     def __post_init__(self) -> None:
         self._names: dict[int, str] = {}
@@ -89,7 +89,7 @@ class Plan:
     def matrix(
         self, name: str, parameters: Sequence[Tensor], layout: str = "rows", exact: bool = False
     ) -> int:
-        """The number of the tensor made from these parameters; one that is there is used again."""
+        """The index of the tensor made from these parameters; an equal one is reused."""
         self.names.append(name)
         dtype = "float32" if exact or layout == "vector" else self.precision.of(name)
         sources = tuple(self._names[id(p)] for p in parameters)
@@ -98,11 +98,11 @@ class Plan:
             rows, cols = LAYOUTS[layout].pack([p.detach().to("meta") for p in parameters]).shape
             shapes = tuple(tuple(p.shape) for p in parameters)
             self._known[key] = len(self.stored)
-            self.stored.append(Stored(name, layout, dtype, sources, shapes, rows, cols))
+            self.stored.append(StoredTensor(name, layout, dtype, sources, shapes, rows, cols))
         return self._known[key]
 
     def vector(self, name: str, *parameters: Tensor | None) -> dict[str, int]:
-        """{its last name: number}, or nothing where there is no such parameter."""
+        """{last part of the name: index}; empty where there is no such parameter."""
         given = [parameter for parameter in parameters if parameter is not None]
         slot = name.rpartition(".")[2]
         return {slot: self.matrix(name, given, "vector")} if given else {}

@@ -22,13 +22,13 @@ WIDTHS = {"float32": 4, "bfloat16": 2, "int8": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Precision:
+class WeightPrecision:
     """How the numbers of a native model are stored."""
 
     weights: str = "float32"
     cache: str = "float32"  # keys and values
     output: str | None = None  # the matrix over the vocabulary; None: as weights
-    # By part, as `{"*.feedforward.*": "int8", "3.*": "float32"}`; the first that fits counts.
+    # By part, as `{"*.feedforward.*": "int8", "3.*": "float32"}`; the first match counts.
     parts: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class Precision:
 
 
 def check_dtype(name: str, dtype: str) -> None:
-    """Refuse what is no precision."""
+    """Raise for an unknown precision."""
     if dtype not in DTYPES:
         raise WeftError(f"{name} is stored as {', '.join(DTYPES)}; got {dtype!r}")
 
@@ -58,11 +58,3 @@ def quantise(rows: Tensor) -> tuple[Tensor, Tensor]:
     largest = rows.abs().amax(1)
     scales = torch.where(largest > 0, largest / 127, 1.0)
     return (rows / scales[:, None]).round().clamp(-127, 127).to(torch.int8), scales
-
-
-def rounded(rows: Tensor, dtype: str) -> Tensor:
-    """What is left of float rows (r, c) after they were stored."""
-    if dtype == "int8":
-        numbers, scales = quantise(rows)
-        return numbers.float() * scales[:, None]
-    return rows.bfloat16().float() if dtype == "bfloat16" else rows

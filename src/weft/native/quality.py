@@ -1,4 +1,4 @@
-"""What a precision costs in quality: the loss on a text, part by part.
+"""The cost of a precision in quality: the loss on a text, part by part.
 
     change = mean −log p(token) with the part rounded − the same with everything in float32
 
@@ -20,7 +20,7 @@ from torch import nn
 from weft.errors import WeftError
 from weft.native.describe import describe
 from weft.native.model import compile as compile_model
-from weft.native.precision import Precision
+from weft.native.precision import WeightPrecision
 
 GROUPS = {
     "embedding": ("embedding",),
@@ -32,7 +32,7 @@ GROUPS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class QualityRow:
     """One group of parts, or everything, at one precision."""
 
     part: str
@@ -43,8 +43,8 @@ class Row:
 
 
 def quality(
-    model: nn.Module, ids: Sequence[int], precision: Precision, window: int = 256
-) -> list[Row]:
+    model: nn.Module, ids: Sequence[int], precision: WeightPrecision, window: int = 256
+) -> list[QualityRow]:
     """A row for float32, for each group of parts, for the cache, and for all of `precision`."""
     if window < 2:
         raise WeftError(f"a window holds a token and the one it predicts; got window={window}")
@@ -52,18 +52,18 @@ def quality(
         raise WeftError(f"the text has {len(ids)} tokens, fewer than a window of {window}")
     rows = len(ids) // window
     windows = torch.tensor(ids[: rows * window]).view(rows, window)  # (b, n)
-    exact = _loss(model, windows, Precision())
-    found = [_row(model, "nothing", "float32", Precision(), exact, exact)]
-    names = describe(model, Precision()).names
+    exact = _loss(model, windows, WeightPrecision())
+    found = [_row(model, "nothing", "float32", WeightPrecision(), exact, exact)]
+    names = describe(model, WeightPrecision()).names
     for group in GROUPS:
         own = {name: precision.of(name) for name in names if _group(name) == group}
         own = {name: dtype for name, dtype in own.items() if dtype != "float32"}
         if own:
-            alone = Precision(parts=own)
+            alone = WeightPrecision(parts=own)
             dtype = ", ".join(sorted(set(own.values())))
             found.append(_row(model, group, dtype, alone, _loss(model, windows, alone), exact))
     if precision.cache != "float32":
-        alone = Precision(cache=precision.cache)
+        alone = WeightPrecision(cache=precision.cache)
         loss = _loss(model, windows, alone)
         found.append(_row(model, "cache", precision.cache, alone, loss, exact))
     everything = _loss(model, windows, precision)
@@ -71,13 +71,13 @@ def quality(
 
 
 def _group(name: str) -> str | None:
-    """The first group with a pattern that fits."""
+    """The first group with a pattern that matches."""
     fits = (g for g, patterns in GROUPS.items() if any(fnmatchcase(name, p) for p in patterns))
     return next(fits, None)
 
 
 @torch.no_grad()
-def _loss(model: nn.Module, windows: torch.Tensor, precision: Precision) -> float:
+def _loss(model: nn.Module, windows: torch.Tensor, precision: WeightPrecision) -> float:
     made: Any = compile_model(
         model,
         dtype=precision.weights,
@@ -93,7 +93,7 @@ def _loss(model: nn.Module, windows: torch.Tensor, precision: Precision) -> floa
 
 
 def _row(
-    model: nn.Module, part: str, dtype: str, precision: Precision, loss: float, exact: float
-) -> Row:
+    model: nn.Module, part: str, dtype: str, precision: WeightPrecision, loss: float, exact: float
+) -> QualityRow:
     size = sum(tensor.bytes for tensor in describe(model, precision).stored)
-    return Row(part=part, dtype=dtype, bytes=size, loss=loss, change=loss - exact)
+    return QualityRow(part=part, dtype=dtype, bytes=size, loss=loss, change=loss - exact)

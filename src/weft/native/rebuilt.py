@@ -1,8 +1,9 @@
-"""What a native model was made from, and the way back to torch.
+"""The description of a native model, and its conversion back to torch.
 
 `config.json` of a native model holds the torch model's config and, for each stored tensor, which
-parameters it was made from and how. So the torch model with the same rounded weights can be built
-again: the path where there is no compiler, and the truth against which the library is tested.
+parameters it was made from and how. So the torch model with the same rounded weights can be
+rebuilt: it is the fallback without a compiler, and the reference that the library is tested
+against.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from weft.errors import WeftError
 from weft.models.saving import config_from_dict
 from weft.native import file
-from weft.native.plan import Plan, Stored
+from weft.native.plan import NativePlan, StoredTensor
 
 FORMAT = 1
 
@@ -34,10 +35,10 @@ class Description:
     limit: int  # longest sequence; 0: any
     sublayers: int
     cache: str
-    stored: tuple[Stored, ...]
+    stored: tuple[StoredTensor, ...]
 
     @classmethod
-    def of(cls, plan: Plan, model: dict[str, Any]) -> Description:
+    def of(cls, plan: NativePlan, model: dict[str, Any]) -> Description:
         """The description of a plan."""
         settings = plan.settings
         return cls(
@@ -61,7 +62,7 @@ class Description:
             if values.pop("native") != FORMAT:
                 raise ValueError("another format")
             stored = [
-                Stored(
+                StoredTensor(
                     **row
                     | {
                         "sources": tuple(row["sources"]),
@@ -71,7 +72,7 @@ class Description:
                 for row in values.pop("stored")
             ]
             return cls(stored=tuple(stored), **values)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise WeftError(
                 f"{path} does not describe a native model in format {FORMAT}: {error!r}"
             ) from None
@@ -79,14 +80,14 @@ class Description:
 
 def rebuilt(description: Description, buffer: Any, size: int) -> nn.Module:
     """The torch model with the weights of a model file, in float32 and `eval` mode."""
-    places = file.Places(list(description.stored), description.sublayers)
+    places = file.FileOffsets(list(description.stored), description.sublayers)
     if places.end != size:
         raise WeftError(
             f"the model file has {size} bytes, its description asks for {places.end}; "
             "is it truncated?"
         )
     model = config_from_dict(description.model).build()
-    parameters, missing = dict(model.named_parameters(remove_duplicate=False)), set()
+    parameters = dict(model.named_parameters(remove_duplicate=False))
     missing = {name for name, _ in model.named_parameters()}
     with torch.no_grad():
         # What is embedded is stored before what is scored: a tied table keeps its own rounding.
@@ -94,6 +95,7 @@ def rebuilt(description: Description, buffer: Any, size: int) -> nn.Module:
             values = file.read(buffer, places, number, tensor)
             for name, value in zip(tensor.sources, values, strict=True):
                 if name in missing:
+                    _check_shape(name, parameters[name], value)
                     parameters[name].copy_(value)
                     missing.discard(name)
     if missing:
@@ -101,11 +103,20 @@ def rebuilt(description: Description, buffer: Any, size: int) -> nn.Module:
     return model.eval()
 
 
+def _check_shape(name: str, parameter: Tensor, value: Tensor) -> None:
+    if parameter.shape != value.shape:
+        raise WeftError(
+            f"config.json and model.weft belong to different models: {name} is "
+            f"{tuple(parameter.shape)} in the one and {tuple(value.shape)} in the other; "
+            "export the model again"
+        )
+
+
 _warned: set[str] = set()
 
 
 def warn_slow(reason: str) -> None:
-    """Say once that decoding runs in torch."""
+    """Warn once that decoding runs in torch."""
     if reason not in _warned:
         _warned.add(reason)
         warnings.warn(f"decoding in torch, slower than native: {reason}", stacklevel=4)

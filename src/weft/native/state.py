@@ -1,4 +1,4 @@
-"""What native decoding remembers: rows of their own lengths inside the library."""
+"""The state of native decoding: sequences of different lengths inside the library."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class NativeState:
         return scores.unflatten(0, (self.rows, -1)) if every else scores
 
     def _check(self, counts: list[int]) -> None:
-        """Refuse what would be refused only after a part of it was read."""
+        """Raise before any token is read, not after some of them."""
         if len(counts) != self.rows or not all(counts):
             raise WeftError(
                 f"each of the {self.rows} rows gets at least one token; got {len(counts)} rows of "
@@ -81,7 +81,7 @@ class NativeState:
     def _call(
         self, ids: np.ndarray, rows: np.ndarray, wanted: np.ndarray, start: int, scores: Tensor
     ) -> None:
-        """Tokens start … start + 127; the scores of those that are wanted go to their place."""
+        """Feed tokens start … start + 127; writes the scores of those that are wanted."""
         end = min(start + MOST_TOKENS, len(ids))
         first, last = np.searchsorted(wanted, (start, end))
         here = np.ascontiguousarray(wanted[first:last] - start)
@@ -91,7 +91,7 @@ class NativeState:
         call("step", self.handle, end - start, *where, len(here), address(here), part.data_ptr(), 0)
 
     def best(self, tokens: np.ndarray) -> np.ndarray:
-        """One new token for each row -> the best next one of each, without leaving the library."""
+        """One new token for each row -> the best next token of each, in one call of the library."""
         found = np.empty(self.rows, dtype=np.int32)
         scores = self.owner.scratch(self.rows)
         rows = self.owner.counting(self.rows)
@@ -103,7 +103,7 @@ class NativeState:
         return found
 
     def draw(
-        self, tokens: np.ndarray, sampling: Sampling, chances: Sequence[torch.Generator]
+        self, tokens: np.ndarray, sampling: Sampling, generators: Sequence[torch.Generator]
     ) -> np.ndarray:
         """One new token for each row -> the next one of each, drawn as `Sampling.pick` draws."""
         if sampling.temperature == 0 and not sampling.remembers:
@@ -116,7 +116,7 @@ class NativeState:
         self.best(tokens)
         scores = self.owner.scratch(self.rows)
         settings = sampling.temperature, sampling.top_k or 0, sampling.top_p or 2.0
-        draws = [float(torch.rand((), generator=own, dtype=torch.float64)) for own in chances]
+        draws = [float(torch.rand((), generator=own, dtype=torch.float64)) for own in generators]
         picked = [
             call("pick", row.data_ptr(), len(row), *settings, uniform)
             for row, uniform in zip(scores[: self.rows], draws, strict=True)
@@ -124,7 +124,7 @@ class NativeState:
         return np.array(picked, dtype=np.int32)
 
     def profile(self) -> dict[str, dict[str, float]]:
-        """Nanoseconds and bytes per call of each part since the last time; then counts anew."""
+        """Nanoseconds and bytes per call of each part since the last profile; resets the counts."""
         count = call("parts")
         calls = np.zeros(1, dtype=np.int64)
         times, sizes = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)

@@ -1,13 +1,20 @@
 """What a model learns: objectives turn a model and a batch into a loss."""
 
-from weft.objectives.base import OBJECTIVES, Head, Loss, Objective, higher_is_better
+from weft.metrics import higher_is_better
+from weft.objectives.base import (
+    OBJECTIVES,
+    Head,
+    Loss,
+    Objective,
+    ObjectiveConfig,
+)
 from weft.objectives.batch import Batch
 from weft.objectives.causal_lm import CausalLM
 from weft.objectives.classify import Classify
 from weft.objectives.conditional_masked_lm import ConditionalMaskedLM
 from weft.objectives.distill import Distill
 from weft.objectives.early_exit import EarlyExits
-from weft.objectives.electra import Electra
+from weft.objectives.electra import ElectraObjective
 from weft.objectives.masked_lm import MaskedLM
 from weft.objectives.match import Match
 from weft.objectives.mpnet import MPNet
@@ -25,13 +32,14 @@ __all__ = [
     "ConditionalMaskedLM",
     "Distill",
     "EarlyExits",
-    "Electra",
+    "ElectraObjective",
     "Head",
     "Loss",
     "MPNet",
     "MaskedLM",
     "Match",
     "Objective",
+    "ObjectiveConfig",
     "PermutedLM",
     "PixelLM",
     "Regress",

@@ -8,29 +8,24 @@ the parts of a step, in evaluation over a split.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from dataclasses import field
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from weft.config import config
 from weft.errors import WeftError
 from weft.layers.outputs import Linear, OutputConfig
-from weft.models.heads import Pool
+from weft.metrics import MetricName as Metric
+from weft.metrics import metric as known
+from weft.models import Decoder, Encoder
+from weft.models.heads.document import Pool
 from weft.objectives.batch import Batch
 from weft.registry import Registry
 
 OBJECTIVES = Registry("objective")
-
-Metric = Literal[
-    "accuracy",
-    "bits per byte",
-    "bits per pixel",
-    "token accuracy",
-    "exact match",
-    "mean squared error",
-]
-_RISING = ("accuracy", "token accuracy", "exact match")
+ObjectiveConfig = Annotated[Any, OBJECTIVES]  # a config, a table or a spec string
 
 
 class Loss(NamedTuple):
@@ -40,18 +35,28 @@ class Loss(NamedTuple):
     count: Tensor  # () int64: items
     right: Tensor  # () int64: items whose best answer is the right one
     hits: Tensor | None = None  # (b,): which rows are right as a whole, where that means something
+    scores: Tensor | None = None  # (b, classes) of documents, without a gradient
 
 
-@dataclass(frozen=True, kw_only=True)
+@config
 class Head:
-    """What a task asks of a head: classes of documents, or scores of tokens."""
+    """What a task needs of a head: classes of documents, or scores of tokens."""
 
-    classes: int = 2
+    classes: int | None = None  # None: the task's, or 2
     pool: Pool = "mean"
     hidden: int | None = None
     trimmed: bool = False  # the last layer computes what the head reads alone
     tied: bool = True  # language models: scores use the table of the embedding
     output: OutputConfig = field(default_factory=Linear)  # language models: how tokens are scored
+
+    def of_documents(self) -> dict[str, Any]:
+        """The settings of a head that judges documents."""
+        return {
+            "classes": self.classes or 2,
+            "pool": self.pool,
+            "hidden": self.hidden,
+            "trimmed": self.trimmed,
+        }
 
 
 class Objective(Protocol):
@@ -64,14 +69,9 @@ class Objective(Protocol):
         """The config of the model that learns this, around a trunk (Encoder or Decoder)."""
         ...
 
-    def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Loss:
+    def loss(self, model: Any, batch: Batch, generator: torch.Generator) -> Loss:
         """The loss of this batch; what is drawn at random comes from `generator`."""
         ...
-
-
-def higher_is_better(metric: Metric) -> bool:
-    """The direction of a score."""
-    return metric in _RISING
 
 
 def score_of(metric: Metric, loss: float, accuracy: float, whole: float | None) -> float:
@@ -80,15 +80,25 @@ def score_of(metric: Metric, loss: float, accuracy: float, whole: float | None) 
         if whole is None:
             raise WeftError("exact match counts rows that are right; this objective gives none")
         return whole
-    if metric in _RISING:
+    if known(metric).share:
         return accuracy
-    return loss if metric == "mean squared error" else loss / math.log(2)
+    return loss / math.log(2) if known(metric).unit == "bits" else loss
 
 
 def output_of(head: Head | None, tied: bool) -> dict[str, Any]:
     """The settings of a language model's output; untied if the objective or the head says so."""
     head = head or Head()
     return {"tied": tied and head.tied, "output": head.output}
+
+
+def plain_trunk(trunk: Any, name: str) -> Any:
+    """The trunk, if it is an encoder or a decoder and nothing more."""
+    if type(trunk) not in (Encoder, Decoder):
+        raise WeftError(
+            f"{name} is learned by an encoder or a decoder; got the trunk {trunk.name}, whose "
+            "tokens are not read one by one"
+        )
+    return trunk
 
 
 def counted(number: int, like: Tensor) -> Tensor:

@@ -38,5 +38,5 @@ def from_byt5(ids: Tensor, sentinels: int = 125) -> Tensor:
     same = ids[..., None] == known
     if not bool(same.any(-1).all()):
         wrong = ids[~same.any(-1)].unique().tolist()
-        raise WeftError(f"ByT5's {wrong} is no id of ours, with {sentinels} sentinels")
+        raise WeftError(f"ByT5's {wrong} is not an id of this model with {sentinels} sentinels")
     return same.to(torch.uint8).argmax(-1)

@@ -13,11 +13,21 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.models import Decoder, LanguageModel
-from weft.objectives.base import OBJECTIVES, Head, Loss, Metric, counted, output_of, wide
-from weft.objectives.batch import Batch
+from weft.models.heads.language_model import LanguageModelModule
+from weft.objectives.base import (
+    OBJECTIVES,
+    Head,
+    Loss,
+    Metric,
+    counted,
+    output_of,
+    plain_trunk,
+    wide,
+)
+from weft.objectives.batch import Batch, Document
 
 
 @OBJECTIVES.register("causal_lm")
@@ -27,30 +37,26 @@ class CausalLM:
 
     tied: bool = True  # scores use the table of the embedding
 
+    name: ClassVar[str]
     metric: ClassVar[Metric] = "bits per byte"
 
     def build(self, trunk: Any, head: Head | None = None) -> LanguageModel:
         """A language model on a decoder with the trunk's embedding and stack."""
+        trunk = plain_trunk(trunk, self.name)
         decoder = Decoder(embedding=trunk.embedding, stack=trunk.stack)
         return LanguageModel(trunk=decoder, **output_of(head, self.tied))
 
-    def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Loss:
+    def loss(self, model: LanguageModelModule, batch: Batch, generator: torch.Generator) -> Loss:
         """Summed over predicted tokens, of both documents where rows are pairs."""
-        losses = [next_token_loss(model, x, valid) for x, valid in documents(batch)]
-        return summed(losses)
+        return summed([next_token_loss(model, document) for document in batch.documents()])
 
 
-def documents(batch: Batch) -> list[tuple[Tensor, Tensor | None]]:
-    """The ids and masks of a batch: one pair, or two where each row holds two documents."""
-    found = [(batch.x, batch.valid)]
-    return found if batch.second is None else [*found, (batch.second, batch.second_valid)]
-
-
-def next_token_loss(model: nn.Module, ids: Tensor, valid: Tensor | None) -> Loss:
-    """The loss of one document per row: ids (b, n), valid (b, n)."""
+def next_token_loss(model: LanguageModelModule, document: Document) -> Loss:
+    """The loss of one document per row."""
+    ids, valid, _ = document
     if getattr(model, "fused", False):
-        return fused_loss(model, ids, valid, *shifted(ids, valid))
-    scores = model(ids, valid=valid)[:, :-1]  # (b, n − 1, vocab)
+        return fused_loss(model, document, *shifted(ids, valid))
+    scores = model(ids, **document.given)[:, :-1]  # (b, n − 1, vocab)
     known = None if valid is None else valid[:, 1:] & valid[:, :-1]  # (b, n − 1)
     return token_loss(scores, ids[:, 1:], known)
 
@@ -76,14 +82,16 @@ def shifted(ids: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def fused_loss(
-    model: nn.Module, ids: Tensor, valid: Tensor | None, targets: Tensor, chosen: Tensor
+    model: LanguageModelModule, document: Document, targets: Tensor, chosen: Tensor
 ) -> Loss:
     """The loss of the chosen targets, all (b, n), from an output that never holds all scores."""
-    loss, best = model(ids, valid=valid, targets=targets, chosen=chosen)
+    loss, best = model(document.ids, **document.given, targets=targets, chosen=chosen)
     return Loss(loss.sum(), chosen.sum(), ((best == targets) & chosen).sum())
 
 
 def summed(losses: list[Loss]) -> Loss:
     """One loss over the items of several."""
-    totals, counts, rights, _ = zip(*losses, strict=True)
-    return Loss(sum(totals), sum(counts), sum(rights))
+    total, count, right = losses[0][:3]
+    for each in losses[1:]:
+        total, count, right = total + each.total, count + each.count, right + each.right
+    return Loss(total, count, right)

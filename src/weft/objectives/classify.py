@@ -5,12 +5,13 @@ loss = −log softmax(model(x))_y, summed over documents
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.errors import WeftError
 from weft.models import Classifier
@@ -27,17 +28,11 @@ class Classify:
 
     def build(self, trunk: Any, head: Head) -> Classifier:
         """A classifier around the trunk."""
-        return Classifier(
-            trunk=trunk,
-            classes=head.classes,
-            pool=head.pool,
-            hidden=head.hidden,
-            trimmed=head.trimmed,
-        )
+        return Classifier(trunk=trunk, **head.of_documents())
 
-    def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Loss:
+    def loss(self, model: Callable[..., Tensor], batch: Batch, generator: torch.Generator) -> Loss:
         """Summed over documents."""
-        return class_loss(model(batch.x, valid=batch.valid), batch)
+        return class_loss(model(batch.x, **batch.given), batch)
 
 
 def class_loss(scores: Tensor, batch: Batch) -> Loss:
@@ -48,4 +43,4 @@ def class_loss(scores: Tensor, batch: Batch) -> Loss:
         )
     total = F.cross_entropy(wide(scores), batch.y, reduction="sum")
     hits = scores.detach().argmax(-1) == batch.y  # (b,)
-    return Loss(total, counted(len(batch), total), hits.sum(), hits)
+    return Loss(total, counted(len(batch), total), hits.sum(), hits, scores.detach())

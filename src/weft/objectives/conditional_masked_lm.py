@@ -3,9 +3,9 @@
     of a target's N tokens a number uniform in 1 … N is masked;
     loss = −Σ log p(y_i | the others, x) over the masked i − weight · Σ log p(N | x)
 
-x is the batch's first document, y the second. Inference is `weft.models.mask_predict`. Tokens are
-label-smoothed as in `sequence_to_sequence`. A deep encoder with decoder_layers=1 makes an iteration
-cheap. Report such models with and without distilled targets: they profit much from them.
+x is the batch's first document, y the second. Inference is `weft.models.heads.mask_predict`. Tokens
+are label-smoothed as in `sequence_to_sequence`. A deep encoder with decoder_layers=1 makes an
+iteration cheap. Report such models with and without distilled targets: they profit much from them.
 
 Paper: Ghazvininejad et al. 2019, section 2.2, https://arxiv.org/abs/1904.09324
 Mixers: both read both ways.
@@ -19,10 +19,10 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.errors import WeftError
-from weft.models.conditional_masked import ConditionalMasked
+from weft.models.heads.conditional_masked import ConditionalMasked, ConditionalMaskedModule
 from weft.objectives.base import OBJECTIVES, Head, Loss, Metric, output_of, wide
 from weft.objectives.batch import Batch
 from weft.objectives.sequence_to_sequence import check_smoothing
@@ -37,9 +37,10 @@ class ConditionalMaskedLM:
     smoothing: float = 0.1  # share of the probability that the loss spreads over all tokens
     weight: float = 0.1  # of the length's loss
     decoder_layers: int | None = None  # None: as many as the encoder has
-    decoder_mixer: str = ""  # "": the encoder's
+    decoder_mixer: str = ""  # a spec; "": the encoder's
     tied: bool = True  # scores use the table of the embedding
 
+    name: ClassVar[str]
     metric: ClassVar[Metric] = "token accuracy"
 
     def __post_init__(self) -> None:
@@ -61,11 +62,13 @@ class ConditionalMaskedLM:
         both = dataclasses.replace(both, encoder=encoder)
         return ConditionalMasked(trunk=both, longest=longest, **output_of(head, self.tied))
 
-    def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Loss:
+    def loss(
+        self, model: ConditionalMaskedModule, batch: Batch, generator: torch.Generator
+    ) -> Loss:
         """Summed over the masked tokens; the rows' lengths add to the total alone."""
         ids, real = aligned(*second_of(batch, self.name))
         hidden = masked_part(real, generator)  # (b, m)
-        encoded = model.encode(batch.x, batch.valid)
+        encoded = model.encode(batch.x, batch.valid, batch.marks)
         scores = model.decode(ids.masked_fill(hidden, model.mask), encoded, real)
         tokens = F.cross_entropy(
             wide(scores).flatten(0, 1),

@@ -19,17 +19,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.errors import WeftError
+from weft.layers.marks import Marks
 from weft.models import load, prune_layers
-from weft.objectives.base import OBJECTIVES, Head, Loss, Metric, wide
-from weft.objectives.batch import Batch
-from weft.objectives.causal_lm import CausalLM, documents, summed, token_loss
+from weft.models.registry import TrunkModel
+from weft.objectives.base import OBJECTIVES, Head, Loss, Metric, ObjectiveConfig, wide
+from weft.objectives.batch import Batch, Document
+from weft.objectives.causal_lm import CausalLM, summed, token_loss
 from weft.objectives.classify import Classify
 from weft.objectives.masked_lm import MaskedLM
 from weft.objectives.words import word_numbers
@@ -42,7 +44,13 @@ class Question(NamedTuple):
     valid: Tensor | None  # (b, n)
     targets: Tensor  # (b, m)
     chosen: Tensor | None  # (b, m); None: all
-    shifted: bool = False  # answers stand before what they are about
+    shifted: bool = False  # logits at i are about token i + 1
+    marks: Marks | None = None  # (b, n) each
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What both models take besides `shown`."""
+        return Document(self.shown, self.valid, self.marks).given
 
     def answers(self, scores: Tensor) -> Tensor:
         """Scores of a model as (b, m, classes)."""
@@ -56,8 +64,8 @@ class Distill:
     """Learn from a saved model."""
 
     teacher: str  # folder of a saved model, e.g. runs/large/best
-    of: Any = field(default_factory=Classify)  # classify, causal_lm or masked_lm
-    alpha: float = 0.5  # weight of the teacher's word
+    of: ObjectiveConfig = field(default_factory=Classify)  # classify, causal_lm or masked_lm
+    alpha: float = 0.5  # weight of the teacher's distribution
     temperature: float = 2.0
     cosine: float = 0.0  # γ, weight of the hidden states; needs one width
     start: Literal["teacher", "fresh"] = "teacher"  # the student's first weights
@@ -70,8 +78,6 @@ class Distill:
                 "alpha is a share, temperature above 0, cosine 0 or more; got "
                 f"alpha={self.alpha}, temperature={self.temperature}, cosine={self.cosine}"
             )
-        if self.start not in ("teacher", "fresh"):
-            raise WeftError(f"start is 'teacher' or 'fresh'; got start={self.start!r}")
 
     @property
     def metric(self) -> Metric:
@@ -82,7 +88,7 @@ class Distill:
         """The student: what the inner objective builds."""
         return self.of.build(trunk, head or Head())
 
-    def initialise(self, model: nn.Module) -> None:
+    def initialise(self, model: TrunkModel) -> None:
         """Give a new student the teacher's weights, with layers left out evenly."""
         if self.start == "fresh":
             return
@@ -101,7 +107,7 @@ class Distill:
                 )
         model.load_state_dict(given)
 
-    def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Loss:
+    def loss(self, model: TrunkModel, batch: Batch, generator: torch.Generator) -> Loss:
         """All terms in training, the inner objective's in evaluation."""
         if not model.training:
             return self.of.loss(model, batch, generator)
@@ -110,57 +116,56 @@ class Distill:
         return losses[0] if len(losses) == 1 else summed(losses)
 
     def _questions(
-        self, model: nn.Module, batch: Batch, generator: torch.Generator
+        self, model: TrunkModel, batch: Batch, generator: torch.Generator
     ) -> Iterator[Question]:
-        """What the inner objective asks about a batch."""
+        """The inputs and targets of the inner objective."""
         if isinstance(self.of, Classify):
             if batch.y is None:
                 raise WeftError("this batch has no classes; distill causal_lm or masked_lm instead")
-            yield Question(batch.x, batch.valid, batch.y[:, None], None)
+            yield Question(batch.x, batch.valid, batch.y[:, None], None, marks=batch.marks)
             return
-        for ids, valid in documents(batch):
+        for ids, valid, marks in batch.documents():
             if isinstance(self.of, CausalLM):
                 known = None if valid is None else valid[:, 1:] & valid[:, :-1]  # (b, n − 1)
-                yield Question(ids, valid, ids[:, 1:], known, shifted=True)
+                yield Question(ids, valid, ids[:, 1:], known, shifted=True, marks=marks)
             else:
-                mask = model.config.trunk.embedding.vocab - 1
                 numbers = word_numbers(batch, ids, valid, self.of.words)
-                shown, chosen = self.of.corrupt(ids, valid, mask, generator, numbers)
-                yield Question(shown, valid, ids, chosen)
+                shown, chosen = self.of.corrupt(ids, valid, model.mask, generator, numbers)
+                yield Question(shown, valid, ids, chosen, marks=marks)
 
-    def _taught(self, model: nn.Module, teacher: nn.Module, question: Question) -> Loss:
+    def _taught(self, model: TrunkModel, teacher: TrunkModel, question: Question) -> Loss:
         """All terms for one question."""
         with hidden_of(model) as own:
-            scores = question.answers(model(question.shown, valid=question.valid))
+            scores = question.answers(model(question.shown, **question.given))
         with torch.no_grad(), hidden_of(teacher) as given:
-            said = question.answers(teacher(question.shown, valid=question.valid))
+            said = question.answers(teacher(question.shown, **question.given))
         if said.shape != scores.shape:
             raise WeftError(
                 f"teacher and student answer alike: got scores {tuple(said.shape)} of the teacher "
                 f"and {tuple(scores.shape)} of the student"
             )
         true = token_loss(scores, question.targets, question.chosen)
-        told = divergence(scores, said, question.chosen, self.temperature)
-        total = (1 - self.alpha) * true.total + self.alpha * told
+        soft = divergence(scores, said, question.chosen, self.temperature)
+        total = (1 - self.alpha) * true.total + self.alpha * soft
         if self.cosine:
             apart = distance(own[-1], given[-1], question.valid)
             total = total + self.cosine * apart * true.count
         return true._replace(total=total)
 
-    def _teacher(self, model: nn.Module) -> nn.Module:
+    def _teacher(self, model: TrunkModel) -> TrunkModel:
         tensor = next(model.parameters())
         weights = Path(self.teacher) / "model.safetensors"
         stamp = weights.stat().st_mtime_ns if weights.is_file() else 0
         return _loaded(self.teacher, stamp, tensor.device)
 
 
-def divergence(scores: Tensor, said: Tensor, chosen: Tensor | None, heat: float) -> Tensor:
+def divergence(scores: Tensor, said: Tensor, chosen: Tensor | None, temperature: float) -> Tensor:
     """T² KL(teacher ‖ student), summed over chosen (b, m) of scores (b, m, classes)."""
-    own = (wide(scores) / heat).log_softmax(-1)  # (b, m, classes)
-    told = (wide(said) / heat).log_softmax(-1)
-    each = F.kl_div(own, told, reduction="none", log_target=True).sum(-1)  # (b, m)
+    own = (wide(scores) / temperature).log_softmax(-1)  # (b, m, classes)
+    target = (wide(said) / temperature).log_softmax(-1)
+    each = F.kl_div(own, target, reduction="none", log_target=True).sum(-1)  # (b, m)
     each = each if chosen is None else each.masked_fill(~chosen, 0.0)
-    return heat**2 * each.sum()
+    return temperature**2 * each.sum()
 
 
 def distance(own: Tensor, given: Tensor, valid: Tensor | None) -> Tensor:
@@ -178,7 +183,7 @@ def distance(own: Tensor, given: Tensor, valid: Tensor | None) -> Tensor:
 
 
 @contextmanager
-def hidden_of(model: nn.Module) -> Iterator[list[Tensor]]:
+def hidden_of(model: TrunkModel) -> Iterator[list[Tensor]]:
     """What leaves the model's stack, (b, g + n, c), of each forward inside the `with`."""
     seen: list[Tensor] = []
     handle = model.trunk.stack.register_forward_hook(lambda *call: seen.append(call[-1]))
@@ -189,5 +194,5 @@ def hidden_of(model: nn.Module) -> Iterator[list[Tensor]]:
 
 
 @lru_cache(maxsize=2)
-def _loaded(folder: str, stamp: int, device: torch.device) -> nn.Module:
-    return load(folder, device).requires_grad_(False)
+def _loaded(folder: str, stamp: int, device: torch.device) -> TrunkModel:
+    return cast(TrunkModel, load(folder, device).requires_grad_(False))

@@ -2,10 +2,11 @@
 
     loss = Σ_k w_k loss_k,    equal:  w_k = 1  (Sledgehammer),    depth:  w_k = k / Σ k  (PABEE)
 
-Around `classify` and `regress` the model gets heads between its layers (`models/early_exit.py`).
-Around `causal_lm` nothing is added: the output of the last layer learns to read the earlier ones
-too, so that tokens can leave early while decoding (`models/exit_decoding.py`). Evaluation scores
-the last exit, the full model, as the inner objective does.
+Around `classify` and `regress` the model gets heads between its layers
+(`models/exits/early_exit.py`). Around `causal_lm` nothing is added: the output of the last layer
+learns to read the earlier ones too, so that tokens can leave early while decoding
+(`models/exits/decoding.py`). Evaluation scores the last exit, the full model, as the inner
+objective does.
 
 Papers: Schwartz et al. 2020, https://arxiv.org/abs/2004.07453 (equal, reads="below"); Zhou et al.
 2020, https://arxiv.org/abs/2006.04152 (depth)
@@ -17,15 +18,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.errors import WeftError
 from weft.models import EarlyExit
-from weft.models.exit_decoding import check_token_exits
-from weft.models.layerwise import exits_after, walk
-from weft.objectives.base import OBJECTIVES, Head, Loss, Metric
-from weft.objectives.batch import Batch
-from weft.objectives.causal_lm import CausalLM, documents, summed, token_loss
+from weft.models.exits.decoding import check_token_exits
+from weft.models.stack.layerwise import exits_after, walk
+from weft.objectives.base import OBJECTIVES, Head, Loss, Metric, ObjectiveConfig
+from weft.objectives.batch import Batch, Document
+from weft.objectives.causal_lm import CausalLM, summed, token_loss
 from weft.objectives.classify import Classify
 from weft.objectives.regress import Regress
 
@@ -35,7 +36,7 @@ from weft.objectives.regress import Regress
 class EarlyExits:
     """The loss of `of` at every exit."""
 
-    of: Any = field(default_factory=Classify)  # classify, regress or causal_lm
+    of: ObjectiveConfig = field(default_factory=Classify)  # classify, regress or causal_lm
     after: tuple[int, ...] | None = None  # layers, from 1, with an exit; None: all
     reads: Literal["layer", "below"] = "layer"  # classify: its layer, or a mix of all up to it
     weights: Literal["equal", "depth"] = "equal"
@@ -45,8 +46,6 @@ class EarlyExits:
             raise WeftError(
                 f"exits are trained for classify, regress or causal_lm; got of={self.of}"
             )
-        if self.weights not in ("equal", "depth"):
-            raise WeftError(f"weights is 'equal' or 'depth'; got weights={self.weights!r}")
         if isinstance(self.of, CausalLM) and self.reads != "layer":
             raise WeftError("tokens leave with one layer's stream: causal_lm has reads='layer'")
 
@@ -65,25 +64,25 @@ class EarlyExits:
         given = {name: getattr(plain, name) for name in ("trunk", "classes", "pool", "hidden")}
         return EarlyExit(after=self.after, reads=self.reads, **given)
 
-    def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Loss:
+    def loss(self, model: Any, batch: Batch, generator: torch.Generator) -> Loss:
         """Of all exits in training, of the last one in evaluation; the last one's answers count."""
         if not model.training:
             return self.of.loss(model, batch, generator)
         if isinstance(self.of, CausalLM):
-            return summed([self._token_loss(model, *given) for given in documents(batch)])
-        history = model.history(batch.x, valid=batch.valid)  # (b, exits, classes)
+            return summed([self._token_loss(model, each) for each in batch.documents()])
+        history = model.history(batch.x, **batch.given)  # (b, exits, classes)
 
         def loss_of(scores: Tensor) -> Loss:
-            return self.of.loss(lambda x, valid: scores, batch, generator)
+            return self.of.loss(lambda x, **given: scores, batch, generator)
 
         return self._weighted([loss_of(scores) for scores in history.unbind(1)])
 
-    def _token_loss(self, model: nn.Module, ids: Tensor, valid: Tensor | None) -> Loss:
-        trunk = model.trunk
+    def _token_loss(self, model: Any, document: Document) -> Loss:
+        trunk, (ids, valid, marks) = model.trunk, document
         exits = exits_after(self.after, len(trunk.stack.layers))
         known = None if valid is None else valid[:, 1:] & valid[:, :-1]  # (b, n − 1)
         losses = []
-        for layer, h in enumerate(walk(trunk, ids, valid), start=1):
+        for layer, h in enumerate(walk(trunk, ids, valid, marks), start=1):
             if layer in exits:
                 hidden = trunk.end(trunk.stack.norm(h), valid)[1]  # (b, n, c)
                 losses.append(token_loss(model.scores(hidden)[:, :-1], ids[:, 1:], known))

@@ -20,25 +20,27 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.errors import WeftError
-from weft.models.electra import Electra as ElectraModel
+from weft.models import Encoder
+from weft.models.heads.electra import Electra, ElectraModule
 from weft.objectives.base import OBJECTIVES, Head, Loss, Metric, wide
-from weft.objectives.batch import Batch
-from weft.objectives.causal_lm import documents, summed, token_loss
+from weft.objectives.batch import Batch, Document
+from weft.objectives.causal_lm import summed, token_loss
 from weft.objectives.masked_lm import all_real, with_mask_row
 
 
 @OBJECTIVES.register("electra")
 @dataclass(frozen=True, kw_only=True)
-class Electra:
+class ElectraObjective:
     """Two losses at once; the score is the discriminator's accuracy over all tokens."""
 
     rate: float = 0.15  # share of tokens that the generator fills
     weight: float = 50.0  # of the discriminator's loss
     share: float = 0.25  # of the heads, and so of the width, that the generator has
 
+    name: ClassVar[str]
     metric: ClassVar[Metric] = "accuracy"
 
     def __post_init__(self) -> None:
@@ -48,27 +50,26 @@ class Electra:
                 f"got rate={self.rate}, weight={self.weight}"
             )
 
-    def build(self, trunk: Any, head: Head | None = None) -> ElectraModel:
+    def build(self, trunk: Any, head: Head | None = None) -> Electra:
         """Generator and discriminator around the trunk, and a row for the mask token."""
-        encoder = with_mask_row(self.name, trunk, tied=True, head=head)
-        return ElectraModel(trunk=encoder.trunk, share=self.share, output=encoder.output)
+        made = with_mask_row(self.name, trunk, tied=True, head=head)
+        assert isinstance(made.trunk, Encoder)
+        return Electra(trunk=made.trunk, share=self.share, output=made.output)
 
-    def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Loss:
+    def loss(self, model: ElectraModule, batch: Batch, generator: torch.Generator) -> Loss:
         """Summed over all real tokens, of both documents where rows are pairs."""
-        losses = [self._loss(model, ids, valid, generator) for ids, valid in documents(batch)]
-        return summed(losses)
+        return summed([self._loss(model, each, generator) for each in batch.documents()])
 
-    def _loss(
-        self, model: nn.Module, ids: Tensor, valid: Tensor | None, generator: torch.Generator
-    ) -> Loss:
-        real = all_real(ids, valid)
+    def _loss(self, model: ElectraModule, document: Document, generator: torch.Generator) -> Loss:
+        ids, given = document.ids, document.given
+        real = all_real(ids, document.valid)
         chosen = torch.rand(ids.shape, generator=generator, device=ids.device) < self.rate
         chosen = chosen & real
-        scores = model.fill(torch.where(chosen, model.mask, ids), valid=valid)  # (b, n, vocab)
+        scores = model.fill(torch.where(chosen, model.mask, ids), **given)  # (b, n, vocab)
         filled = token_loss(scores, ids, chosen)
         shown = torch.where(chosen, drawn(scores, generator), ids)
         replaced = shown != ids  # (b, n)
-        verdict = wide(model(shown, valid=valid))  # (b, n)
+        verdict = wide(model(shown, **given))  # (b, n)
         judged = F.binary_cross_entropy_with_logits(
             verdict, replaced.to(verdict.dtype), reduction="none"
         ).masked_fill(~real, 0.0)

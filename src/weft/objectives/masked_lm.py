@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.errors import WeftError
-from weft.models import Encoder, LanguageModel
-from weft.objectives.base import OBJECTIVES, Head, Loss, Metric, output_of
+from weft.models import Encoder, LanguageModel, PerceiverIO
+from weft.models.heads.language_model import LanguageModelModule
+from weft.objectives.base import OBJECTIVES, Head, Loss, Metric, output_of, plain_trunk
 from weft.objectives.batch import Batch
-from weft.objectives.causal_lm import documents, fused_loss, summed, token_loss
+from weft.objectives.causal_lm import fused_loss, summed, token_loss
 from weft.objectives.words import word_numbers
 
 
@@ -40,6 +41,7 @@ class MaskedLM:
     words: str = "tokens"  # what is chosen whole: words of "bytes", "given", of a tokenizer's file
     tied: bool = True  # scores use the table of the embedding
 
+    name: ClassVar[str]
     metric: ClassVar[Metric] = "accuracy"
 
     def __post_init__(self) -> None:
@@ -49,19 +51,19 @@ class MaskedLM:
 
     def build(self, trunk: Any, head: Head | None = None) -> LanguageModel:
         """A language model on an encoder with the trunk's stack, and a row for the mask token."""
-        return with_mask_row(self.name, trunk, self.tied, head)
+        return with_mask_row(self.name, trunk, self.tied, head, any_encoder=True)
 
-    def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Loss:
+    def loss(self, model: LanguageModelModule, batch: Batch, generator: torch.Generator) -> Loss:
         """Summed over the chosen tokens, of both documents where rows are pairs."""
-        mask = model.config.trunk.embedding.vocab - 1
         losses = []
-        for ids, valid in documents(batch):
+        for document in batch.documents():
+            ids, valid, _ = document
             numbers = word_numbers(batch, ids, valid, self.words)
-            shown, chosen = self.corrupt(ids, valid, mask, generator, numbers)
+            shown, chosen = self.corrupt(ids, valid, model.mask, generator, numbers)
             if getattr(model, "fused", False):
-                losses.append(fused_loss(model, shown, valid, ids, chosen))
+                losses.append(fused_loss(model, document._replace(ids=shown), ids, chosen))
             else:
-                losses.append(token_loss(model(shown, valid=valid), ids, chosen))
+                losses.append(token_loss(model(shown, **document.given), ids, chosen))
         return summed(losses)
 
     def corrupt(
@@ -88,15 +90,20 @@ class MaskedLM:
 def disguised(
     ids: Tensor, mask: int, masked: float, random: float, generator: torch.Generator
 ) -> Tensor:
-    """What stands in place of each token if it is to be predicted: (b, n)."""
+    """The input in place of each token if it is to be predicted: (b, n)."""
     fate = torch.rand(ids.shape, generator=generator, device=ids.device)
     other = torch.randint(mask, ids.shape, generator=generator, device=ids.device)
     shown = torch.where(fate < masked, mask, ids)
     return torch.where((fate >= masked) & (fate < masked + random), other, shown)
 
 
-def with_mask_row(name: str, trunk: Any, tied: bool, head: Head | None = None) -> LanguageModel:
-    """A language model on an encoder whose table has one row more than the task has tokens."""
+def with_mask_row(
+    name: str, trunk: Any, tied: bool, head: Head | None = None, *, any_encoder: bool = False
+) -> LanguageModel:
+    """A language model on an encoder whose table has one row more than the task has tokens.
+
+    `any_encoder`: also a funnel or a perceiver.
+    """
     vocab = trunk.embedding.vocab
     if vocab is None:
         raise WeftError(
@@ -104,7 +111,10 @@ def with_mask_row(name: str, trunk: Any, tied: bool, head: Head | None = None) -
             f"got channels={trunk.embedding.channels}"
         )
     embedding = dataclasses.replace(trunk.embedding, vocab=vocab + 1)
-    encoder = Encoder(embedding=embedding, stack=trunk.stack)
+    if any_encoder and isinstance(trunk, Encoder | PerceiverIO):
+        encoder: Any = dataclasses.replace(trunk, embedding=embedding)
+    else:
+        encoder = Encoder(embedding=embedding, stack=plain_trunk(trunk, name).stack)
     return LanguageModel(trunk=encoder, **output_of(head, tied))
 
 
@@ -112,7 +122,7 @@ def check_shares(masked: float, random: float) -> None:
     """Refuse shares that are negative or more than all."""
     if min(masked, random) < 0 or masked + random > 1:
         raise WeftError(
-            "masked and random are shares of the chosen tokens, at most 1 together; "
+            "masked and random are shares of the chosen tokens, at most 1 in sum; "
             f"got masked={masked}, random={random}"
         )
 

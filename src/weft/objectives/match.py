@@ -30,22 +30,16 @@ class Match:
 
     def build(self, trunk: Any, head: Head) -> Matcher:
         """A matcher around the trunk."""
-        return Matcher(
-            trunk=trunk,
-            classes=head.classes,
-            pool=head.pool,
-            hidden=head.hidden,
-            trimmed=head.trimmed,
-        )
+        return Matcher(trunk=trunk, **head.of_documents())
 
     def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Loss:
         """Summed over pairs."""
         if batch.second is None:
             raise WeftError("match reads two documents per row; this batch has one: use classify")
-        scores = model(
-            batch.x,
-            batch.second,
-            first_valid=batch.valid,
-            second_valid=batch.second_valid,
-        )  # (b, classes)
+        given = {
+            f"{side}_{name}": value
+            for side, document in zip(("first", "second"), batch.documents(), strict=True)
+            for name, value in document.given.items()
+        }
+        scores = model(batch.x, batch.second, **given)  # (b, classes)
         return class_loss(scores, batch)

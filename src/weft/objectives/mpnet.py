@@ -25,17 +25,18 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.errors import WeftError
 from weft.layers.padding import take
 from weft.models import LanguageModel
-from weft.models.streams import read_streams
+from weft.models.heads.language_model import LanguageModelModule
+from weft.models.stack.streams import read_streams
 from weft.objectives.base import OBJECTIVES, Head, Loss, Metric
-from weft.objectives.batch import Batch
-from weft.objectives.causal_lm import documents, summed, token_loss
+from weft.objectives.batch import Batch, unmarked
+from weft.objectives.causal_lm import summed, token_loss
 from weft.objectives.masked_lm import all_real, check_shares, disguised, with_mask_row
-from weft.objectives.permutation import Permutation, permutation, places_of, seen_at
+from weft.objectives.permutation import ORDERED, Permutation, permutation, places_of, seen_at
 from weft.objectives.words import word_numbers
 
 
@@ -50,7 +51,9 @@ class MPNet:
     words: str = "tokens"  # what is ordered whole: words of "bytes", "given", of a tokenizer's file
     tied: bool = True  # scores use the table of the embedding
 
+    name: ClassVar[str]
     metric: ClassVar[Metric] = "accuracy"
+    takes_marks: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0.0 < self.share <= 1.0:
@@ -61,13 +64,13 @@ class MPNet:
         """A language model on an encoder, with a row for the mask token."""
         return with_mask_row(self.name, trunk, self.tied, head)
 
-    def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Loss:
+    def loss(self, model: LanguageModelModule, batch: Batch, generator: torch.Generator) -> Loss:
         """Summed over the predicted tokens, of both documents where rows are pairs."""
-        mask, losses = model.config.trunk.embedding.vocab - 1, []
-        for ids, valid in documents(batch):
+        losses = []
+        for ids, valid, _ in unmarked(batch, self.name, ORDERED).documents():
             numbers = word_numbers(batch, ids, valid, self.words)
             order = permutation(all_real(ids, valid), self.share, generator, numbers)
-            shown = disguised(ids, mask, self.masked, self.random, generator)
+            shown = disguised(ids, model.mask, self.masked, self.random, generator)
             scores = mpnet_scores(model, ids, shown, valid, order)  # (b, p, vocab)
             losses.append(token_loss(scores, ids.gather(1, order.tail), order.real))
         return summed(losses)
@@ -84,9 +87,9 @@ def mpnet_seen(order: Permutation, real: Tensor) -> Tensor:
 
 
 def mpnet_scores(
-    model: nn.Module, ids: Tensor, shown: Tensor, valid: Tensor | None, order: Permutation
+    model: LanguageModelModule, ids: Tensor, shown: Tensor, valid: Tensor | None, order: Permutation
 ) -> Tensor:
-    """Scores of the tail's tokens (b, p, vocab); masks show what stands in `shown` (b, n)."""
+    """Scores of the tail's tokens (b, p, vocab); masks show the tokens of `shown` (b, n)."""
     trunk, real = model.trunk, all_real(ids, valid)
     masks = take(trunk.embedding(shown, valid=valid), order.tail)  # (b, p, c)
     content = trunk.embedding(ids, valid=valid)  # (b, n, c)

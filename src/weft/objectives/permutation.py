@@ -16,9 +16,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+# Why objectives that learn orders take no marks.
+ORDERED = "who reads whom follows a random order alone; pretrain with masked_lm"
+
 
 class Permutation(NamedTuple):
-    """An order for each row, and its tail; padding stands behind all in the order."""
+    """An order for each row, and its tail; padding comes last in the order."""
 
     rank: Tensor  # (b, n)
     tail: Tensor  # (b, p) tokens to predict, by index, in the order of prediction

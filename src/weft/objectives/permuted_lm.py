@@ -19,17 +19,18 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.errors import WeftError
 from weft.layers.padding import take
 from weft.models import LanguageModel
-from weft.models.streams import read_streams
+from weft.models.heads.language_model import LanguageModelModule
+from weft.models.stack.streams import read_streams
 from weft.objectives.base import OBJECTIVES, Head, Loss, Metric
-from weft.objectives.batch import Batch
-from weft.objectives.causal_lm import documents, summed, token_loss
+from weft.objectives.batch import Batch, unmarked
+from weft.objectives.causal_lm import summed, token_loss
 from weft.objectives.masked_lm import all_real, with_mask_row
-from weft.objectives.permutation import Permutation, permutation, places_of, seen_at
+from weft.objectives.permutation import ORDERED, Permutation, permutation, places_of, seen_at
 
 
 @OBJECTIVES.register("permuted_lm")
@@ -40,7 +41,9 @@ class PermutedLM:
     share: float = 1 / 6  # of the order, from its end, that is predicted
     tied: bool = True  # scores use the table of the embedding
 
+    name: ClassVar[str]
     metric: ClassVar[Metric] = "accuracy"
+    takes_marks: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0.0 < self.share <= 1.0:
@@ -50,10 +53,10 @@ class PermutedLM:
         """A language model on an encoder, with a row for the start of queries."""
         return with_mask_row(self.name, trunk, self.tied, head)
 
-    def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Loss:
+    def loss(self, model: LanguageModelModule, batch: Batch, generator: torch.Generator) -> Loss:
         """Summed over the predicted tokens, of both documents where rows are pairs."""
         losses = []
-        for ids, valid in documents(batch):
+        for ids, valid, _ in unmarked(batch, self.name, ORDERED).documents():
             order = permutation(all_real(ids, valid), self.share, generator)
             scores = permuted_scores(model, ids, valid, order)  # (b, p, vocab)
             losses.append(token_loss(scores, ids.gather(1, order.tail), order.real))
@@ -61,11 +64,11 @@ class PermutedLM:
 
 
 def permuted_scores(
-    model: nn.Module, ids: Tensor, valid: Tensor | None, order: Permutation
+    model: LanguageModelModule, ids: Tensor, valid: Tensor | None, order: Permutation
 ) -> Tensor:
     """Scores of the tail's tokens, each from the tokens before it in the order: (b, p, vocab)."""
     trunk, real = model.trunk, all_real(ids, valid)
-    blank = torch.full_like(ids, model.config.trunk.embedding.vocab - 1)
+    blank = torch.full_like(ids, model.mask)
     content = trunk.embedding(ids, valid=valid)  # (b, n, c)
     queries = take(trunk.embedding(blank, valid=valid), order.tail)  # (b, p, c)
     level = torch.cat((order.rank, order.tail_rank - 1), dim=1)  # (b, n + p)

@@ -5,7 +5,7 @@
 
 One id beyond the palette, `vocab`, is the start of a picture (causal) or the mask (masked); it is
 never predicted. What the layers in the middle have learned is told by `weft.training.linear_probe`;
-palettes are made by `weft.arena.palette`.
+palettes are made by `weft.arena.data.palette`.
 
 Paper: Chen et al. 2020, Generative Pretraining from Pixels, section 2,
 https://openai.com/index/image-gpt/
@@ -16,16 +16,18 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.errors import WeftError
+from weft.layers.marks import Marks
 from weft.models import Decoder, LanguageModel
-from weft.objectives.base import OBJECTIVES, Head, Loss, Metric
-from weft.objectives.batch import Batch
+from weft.models.heads.language_model import LanguageModelModule
+from weft.objectives.base import OBJECTIVES, Head, Loss, Metric, plain_trunk
+from weft.objectives.batch import Batch, Document, unmarked
 from weft.objectives.causal_lm import token_loss
 from weft.objectives.masked_lm import all_real, with_mask_row
 from weft.objectives.sequence_to_sequence import check_choice
@@ -41,10 +43,17 @@ class PixelLM:
     rate: float = 0.15  # share of pixels that are hidden, where kind="masked"
     tied: bool = False  # scores use the table of the embedding
 
+    name: ClassVar[str]
+
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, ("causal", "masked"))
         if not 0.0 < self.rate <= 1.0:
             raise WeftError(f"rate is a share in (0, 1]; got rate={self.rate}")
+
+    @property
+    def takes_marks(self) -> bool:
+        """Where the pixels that it shows stay in their places."""
+        return self.kind == "masked"
 
     @property
     def metric(self) -> Metric:
@@ -56,13 +65,15 @@ class PixelLM:
         made = with_mask_row(self.name, trunk, self.tied, head)
         if self.kind == "masked":
             return made
-        decoder = Decoder(embedding=made.trunk.embedding, stack=made.trunk.stack)
+        trunk = plain_trunk(made.trunk, self.name)
+        decoder = Decoder(embedding=trunk.embedding, stack=trunk.stack)
         return dataclasses.replace(made, trunk=decoder)
 
-    def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Loss:
+    def loss(self, model: LanguageModelModule, batch: Batch, generator: torch.Generator) -> Loss:
         """Summed over the pixels that are predicted."""
-        extra = model.config.trunk.embedding.vocab - 1
+        extra = model.mask
         if self.kind == "causal":
+            unmarked(batch, self.name, "the pixels it shows are moved by one; use kind='masked'")
             ids, real = aligned(batch.x, batch.valid)
             valid = None if batch.valid is None else real
             scores = pixel_scores(model, F.pad(ids[:, :-1], (1, 0), value=extra), valid)
@@ -70,10 +81,12 @@ class PixelLM:
         ids, valid = batch.x, batch.valid
         chosen = torch.rand(ids.shape, generator=generator, device=ids.device) < self.rate
         chosen = chosen & all_real(ids, valid)
-        scores = pixel_scores(model, torch.where(chosen, extra, ids), valid)
+        scores = pixel_scores(model, torch.where(chosen, extra, ids), valid, batch.marks)
         return token_loss(scores, ids, chosen)
 
 
-def pixel_scores(model: nn.Module, ids: Tensor, valid: Tensor | None) -> Tensor:
+def pixel_scores(
+    model: LanguageModelModule, ids: Tensor, valid: Tensor | None, marks: Marks | None = None
+) -> Tensor:
     """Scores of the palette's colours alone: (b, n, colours)."""
-    return model(ids, valid=valid)[..., :-1]
+    return model(ids, **Document(ids, valid, marks).given)[..., :-1]

@@ -7,11 +7,12 @@ Where a task has classes, their numbers are what is learned: stars of a review, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor
 
 from weft.errors import WeftError
 from weft.models import Classifier
@@ -28,14 +29,12 @@ class Regress:
 
     def build(self, trunk: Any, head: Head) -> Classifier:
         """A head with one output around the trunk."""
-        return Classifier(
-            trunk=trunk, classes=1, pool=head.pool, hidden=head.hidden, trimmed=head.trimmed
-        )
+        return Classifier(trunk=trunk, **{**head.of_documents(), "classes": 1})
 
-    def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Loss:
+    def loss(self, model: Callable[..., Tensor], batch: Batch, generator: torch.Generator) -> Loss:
         """Summed over documents; no answer is simply right, so none is counted as such."""
         if batch.y is None:
             raise WeftError("regress learns one number per row; this batch has none: give Batch.y")
-        guess = wide(model(batch.x, valid=batch.valid)).squeeze(-1)  # (b,)
+        guess = wide(model(batch.x, **batch.given)).squeeze(-1)  # (b,)
         total = (guess - batch.y.to(guess.dtype)).square().sum()
         return Loss(total, counted(len(batch), total), counted(0, total))

@@ -17,16 +17,17 @@ Mixers: the encoder's reads both ways; the decoder's is causal and may be anothe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.errors import WeftError
 from weft.models import LanguageModel
+from weft.models.heads.language_model import LanguageModelModule
 from weft.objectives.base import OBJECTIVES, Head, Loss, output_of, wide
-from weft.objectives.batch import Batch
+from weft.objectives.batch import Batch, Document
 from weft.objectives.two_sided import aligned, second_of, two_sided
 
 
@@ -37,9 +38,11 @@ class SequenceToSequence:
 
     smoothing: float = 0.1  # share of the probability that the loss spreads over all tokens
     decoder_layers: int | None = None  # None: as many as the encoder has
-    decoder_mixer: str = ""  # "": the encoder's
+    decoder_mixer: str = ""  # a spec; "": the encoder's
     metric: Literal["token accuracy", "exact match"] = "token accuracy"
     tied: bool = True  # scores use the table of the embedding
+
+    name: ClassVar[str]
 
     def __post_init__(self) -> None:
         check_smoothing(self.smoothing)
@@ -50,11 +53,11 @@ class SequenceToSequence:
         both = two_sided(trunk, 2, self.decoder_layers, self.decoder_mixer, longer=1)
         return LanguageModel(trunk=both, **output_of(head, self.tied))
 
-    def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Loss:
+    def loss(self, model: LanguageModelModule, batch: Batch, generator: torch.Generator) -> Loss:
         """Summed over the target's tokens and its end."""
         ids, valid = second_of(batch, self.name)
         lesson = taught(model, ids, valid)
-        return lesson_loss(model, batch.x, batch.valid, lesson, self.smoothing)
+        return lesson_loss(model, batch.documents()[0], lesson, self.smoothing)
 
 
 class Lesson(NamedTuple):
@@ -65,13 +68,12 @@ class Lesson(NamedTuple):
     real: Tensor
 
 
-def ends_of(model: nn.Module) -> tuple[int, int]:
+def ends_of(model: LanguageModelModule) -> tuple[int, int]:
     """The ids that end and start a target of this model."""
-    vocab = model.config.trunk.embedding.vocab
-    return vocab - 2, vocab - 1
+    return model.mask - 1, model.mask
 
 
-def taught(model: nn.Module, ids: Tensor, valid: Tensor | None) -> Lesson:
+def taught(model: LanguageModelModule, ids: Tensor, valid: Tensor | None) -> Lesson:
     """The target ids (b, m), each shown after the ones before it."""
     end, start = ends_of(model)
     ids, real = aligned(ids, valid)
@@ -83,14 +85,11 @@ def taught(model: nn.Module, ids: Tensor, valid: Tensor | None) -> Lesson:
 
 
 def lesson_loss(
-    model: nn.Module,
-    source: Tensor,
-    source_valid: Tensor | None,
-    lesson: Lesson,
-    smoothing: float,
+    model: LanguageModelModule, source: Document, lesson: Lesson, smoothing: float
 ) -> Loss:
     """The loss of a lesson, given the source (b, n)."""
-    given = {"valid": lesson.real, "source": source, "source_valid": source_valid}
+    given = {f"source_{name}": value for name, value in source.given.items()}
+    given |= {"valid": lesson.real, "source": source.ids}
     if model.fused and not smoothing:
         loss, best = model(lesson.shown, **given, targets=lesson.wanted, chosen=lesson.real)
         total = loss.sum()
@@ -110,7 +109,7 @@ def lesson_loss(
 
 
 def check_smoothing(smoothing: float) -> None:
-    """Refuse what is no share."""
+    """Refuse what is not a share."""
     if not 0.0 <= smoothing < 1.0:
         raise WeftError(f"smoothing is a share in [0, 1); got smoothing={smoothing}")
 

@@ -1,4 +1,4 @@
-"""Span corruption: spans of a text give way to sentinels, and the model writes what stood there.
+"""Span corruption: sentinels replace spans of a text, and the model writes the spans.
 
     text       the quick brown fox jumps over the lazy dog
     input      the <0> fox jumps <1> lazy dog
@@ -21,13 +21,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.errors import WeftError
 from weft.models import LanguageModel
+from weft.models.heads.language_model import LanguageModelModule
 from weft.objectives.base import OBJECTIVES, Head, Loss, Metric, output_of
-from weft.objectives.batch import Batch
-from weft.objectives.causal_lm import documents, summed
+from weft.objectives.batch import Batch, Document, unmarked
+from weft.objectives.causal_lm import summed
 from weft.objectives.sequence_to_sequence import check_smoothing, ends_of, lesson_loss, taught
 from weft.objectives.spans import Widths, corrupted, noise_spans
 from weft.objectives.two_sided import aligned, two_sided
@@ -43,10 +44,12 @@ class SpanCorruption:
     sentinels: int = 100  # most spans of a row
     smoothing: float = 0.0
     decoder_layers: int | None = None  # None: as many as the encoder has
-    decoder_mixer: str = ""  # "": the encoder's
+    decoder_mixer: str = ""  # a spec; "": the encoder's
     tied: bool = True  # scores use the table of the embedding
 
+    name: ClassVar[str]
     metric: ClassVar[Metric] = "token accuracy"
+    takes_marks: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0.0 < self.rate < 1.0:
@@ -64,17 +67,19 @@ class SpanCorruption:
         both = two_sided(trunk, rows, self.decoder_layers, self.decoder_mixer, longer=2)
         return LanguageModel(trunk=both, **output_of(head, self.tied))
 
-    def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Loss:
+    def loss(self, model: LanguageModelModule, batch: Batch, generator: torch.Generator) -> Loss:
         """Summed over the targets' tokens, of both documents where rows are pairs."""
         losses = []
-        for ids, valid in documents(batch):
+        reason = "tokens leave the text and others move up; pretrain with masked_lm"
+        for ids, valid, _ in unmarked(batch, self.name, reason).documents():
             (source, source_valid), (target, target_valid) = self.corrupt(
                 ids, valid, ends_of(model)[0] - self.sentinels, generator
             )
             lesson = taught(model, target, target_valid)
             # A row without tokens has nothing to teach.
             lesson = lesson._replace(real=lesson.real & target_valid.any(1, keepdim=True))
-            losses.append(lesson_loss(model, source, source_valid, lesson, self.smoothing))
+            source = Document(source, source_valid)
+            losses.append(lesson_loss(model, source, lesson, self.smoothing))
         return summed(losses)
 
     def corrupt(

@@ -13,7 +13,7 @@ def span_counts(lengths: Tensor, rate: float, mean: float) -> tuple[Tensor, Tens
     """Tokens that are hidden, and spans they make up, of rows of these lengths: both like it."""
     wanted = (lengths.double() * rate + 0.5).floor().long()
     hidden = wanted.minimum(lengths - 1).clamp(min=1).minimum(lengths)
-    # Every span stands behind at least one token that stays, if there is any.
+    # Every span follows at least one visible token, if there is any.
     most = hidden.minimum(lengths - hidden).clamp(min=1)
     spans = (hidden.double() / mean + 0.5).floor().long().clamp(min=1).minimum(most)
     return hidden, spans.minimum(hidden)

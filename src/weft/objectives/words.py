@@ -1,7 +1,7 @@
 """Which tokens make up a word, so that words are hidden whole.
 
-    "tokens"     every token by itself
-    "bytes"      tokens are bytes: a word is what stands between white space, and each white-space
+    "tokens"     every token separately
+    "bytes"      tokens are bytes: a word is the text between white space, and each white-space
                  byte is by itself
     "given"      the batch says it: `Batch.words`
     a file       a `tokenizers` JSON file: its tokens say where a word begins (▁ or Ġ in front) or
@@ -26,7 +26,7 @@ _BEGINS = ("▁", "Ġ")
 
 
 def word_numbers(batch: Batch, ids: Tensor, valid: Tensor | None, words: str) -> Tensor | None:
-    """The number of each token's word in its row (b, n), below n; None: tokens stand alone."""
+    """The number of each token's word in its row (b, n), below n; None: no words."""
     if words == "tokens":
         return None
     if words == "given":

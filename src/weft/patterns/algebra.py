@@ -11,12 +11,17 @@ so results are exact. Patterns are immutable values: equal ones compare equal an
 
 `length` is the number of positions there are, or None where it is not known yet (decoding); a
 pattern that needs it says so.
+
+`spec` is the canonical text of a pattern, from which `pattern` makes an equal one in any process;
+`key` is its hash. Whatever has to name a pattern outside Python objects (a compiled graph, a file)
+uses these.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, reduce
 from typing import Any, ClassVar
 
@@ -54,13 +59,30 @@ class Pattern:
     def every_nth(self, step: int) -> Pattern | None:
         """The same pattern among positions r, r + step, r + 2·step, ... counted 0, 1, 2, ...
 
-        None where the answer depends on r or is no pattern of this algebra.
+        None where the answer depends on r or is not a pattern of this algebra.
         """
         return None
 
     def head(self, index: int, heads: int) -> Pattern:
         """The pattern of one head out of `heads`."""
         return self
+
+    @property
+    def spec(self) -> str:
+        """Canonical text with every setting written out: `pattern(p.spec) == p` in any process."""
+        name = getattr(type(self), "name", "")
+        if name not in PATTERNS or PATTERNS[name] is not type(self) or not is_dataclass(self):
+            raise Unsupported(
+                f"{type(self).__name__} has no text form, so it has no key; make it a frozen "
+                "dataclass registered with PATTERNS.register, or join registered patterns"
+            )
+        settings = (f"{f.name}={_literal(getattr(self, f.name))}" for f in fields(self))
+        return f"{name}({', '.join(settings)})"
+
+    @property
+    def key(self) -> str:
+        """A hash of `spec`: the same in every process, and for equal patterns alone."""
+        return hashlib.sha256(self.spec.encode()).hexdigest()[:16]
 
     def __or__(self, other: Pattern) -> Pattern:
         return _join(Or, self, other)
@@ -76,10 +98,25 @@ def pattern(text: str | Pattern) -> Pattern:
     """Read an expression such as `causal & (sliding(128) | strided(128))`."""
     if isinstance(text, Pattern):
         return text
+    if not isinstance(text, str):
+        raise WeftError(
+            "a pattern is a Pattern such as Causal() & Sliding(512), or the same as text, "
+            f"'causal() & sliding(512)'; got {_described(text)}"
+        )
     made = PATTERNS.parse(text)
     if not isinstance(made, Pattern):
         raise WeftError(f"a pattern expression is needed; {text!r} is {made!r}")
     return made
+
+
+def _described(value: Any) -> str:
+    """A value for an error message; of a tensor its shape, and what to write instead."""
+    if hasattr(value, "shape"):
+        return (
+            f"an array {tuple(value.shape)}: a rule of one's own is a Predicate, "
+            "real keys are valid=(b, m)"
+        )
+    return repr(value)
 
 
 @dataclass(frozen=True)
@@ -108,6 +145,10 @@ class _Combination(Pattern):
 
     def head(self, index: int, heads: int) -> Pattern:
         return _fold(type(self), [part.head(index, heads) for part in self.parts])
+
+    @property
+    def spec(self) -> str:
+        return f" {self.symbol} ".join(_nested(part) for part in self.parts)
 
     def __str__(self) -> str:
         texts = (f"({p})" if isinstance(p, _Combination) else str(p) for p in self.parts)
@@ -192,6 +233,10 @@ class Not(Pattern):
     def head(self, index: int, heads: int) -> Pattern:
         return ~self.inner.head(index, heads)
 
+    @property
+    def spec(self) -> str:
+        return f"~{_nested(self.inner)}"
+
     def __str__(self) -> str:
         return f"~({self.inner})" if isinstance(self.inner, _Combination) else f"~{self.inner}"
 
@@ -228,22 +273,38 @@ class PerHead(Pattern):
     def head(self, index: int, heads: int) -> Pattern:
         if heads % len(self.patterns):
             raise WeftError(
-                f"per_head shares the heads out evenly: {heads} heads is no multiple of "
+                f"per_head shares the heads out evenly: {heads} heads is not a multiple of "
                 f"{len(self.patterns)} patterns"
             )
         run = heads // len(self.patterns)
         return self.patterns[index // run].head(index % run, run)
 
     def sees(self, i: Any, j: Any, length: int | None = None) -> Any:
-        raise Unsupported("per_head has no single answer; ask pattern.head(a, heads) for one head")
+        raise Unsupported("per_head has no single answer; use pattern.head(a, heads) for one head")
 
     def covers(self, rows: Region, cols: Region, length: int | None = None) -> Coverage:
-        raise Unsupported("per_head has no single answer; ask pattern.head(a, heads) for one head")
+        raise Unsupported("per_head has no single answer; use pattern.head(a, heads) for one head")
+
+    @property
+    def spec(self) -> str:
+        return f"per_head({', '.join(part.spec for part in self.patterns)})"
 
     def __str__(self) -> str:
         return f"per_head({', '.join(map(str, self.patterns))})"
 
     __repr__ = __str__
+
+
+def _nested(part: Pattern) -> str:
+    return f"({part.spec})" if isinstance(part, _Combination) else part.spec
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, Pattern):
+        return value.spec
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_literal, value))}]"
+    return str(value).lower() if value is None or isinstance(value, bool) else repr(value)
 
 
 def _join(kind: Callable[[tuple[Pattern, ...]], Pattern], a: Pattern, b: object) -> Pattern:

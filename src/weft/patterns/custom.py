@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from weft.errors import Unsupported
 from weft.patterns.algebra import Pattern
 from weft.patterns.region import Coverage, Region
 
-# Larger regions are not evaluated pair by pair: the layout asks again for their parts.
+# Larger regions are not evaluated pair by pair: the layout evaluates their parts.
 EVALUATED = 256
 
 
@@ -38,6 +39,13 @@ class Predicate(Pattern):
                 seen = self.test(np.arange(a, b + 1)[:, None], np.arange(x, y + 1)[None, :])
                 some[at], every[at] = np.any(seen), np.all(seen)
         return Coverage(some.reshape(shape), every.reshape(shape))
+
+    @property
+    def spec(self) -> str:
+        raise Unsupported(
+            f"{self.label} is a Python function, which has no text form and so no key; where one "
+            "is needed, write a Pattern class and register it with PATTERNS.register"
+        )
 
     def __str__(self) -> str:
         return self.label

@@ -90,7 +90,7 @@ def visible_pairs(pattern: Pattern, n: int, block: int = 128) -> int:
 
 
 def receptive_field(pattern: Pattern, n: int, layers: int) -> Tensor:
-    """Which position can influence which after so many layers: (n, n) booleans."""
+    """Which position can influence which after `layers` layers: (n, n) booleans."""
     at_least(1, n=n, layers=layers)
     if n > 8192:
         raise WeftError(f"the receptive field is dense, n is at most 8192; got n={n}")

@@ -15,7 +15,7 @@ from weft.patterns.sequence import Dilated, Strided, at_least
 
 
 class GridPattern(Pattern):
-    """A pattern that asks for rows and columns separately: both must agree."""
+    """A pattern of a row condition and a column condition: both must hold."""
 
     width: int
 

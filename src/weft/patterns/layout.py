@@ -1,6 +1,6 @@
 """Block layouts: which blocks of queries × keys hold something to see, and which hold only that.
 
-The block calculus answers for regions of any size, so the layout is found by descent: ask for
+The block calculus answers for regions of any size, so the layout is found by descent: evaluate
 large squares first and look only inside those that may hold something. The cost follows the number
 of visible blocks, not (n / block)²: milliseconds where evaluating the pattern takes seconds.
 """
@@ -108,7 +108,7 @@ def _look(
     v: Ints,
     full: Bools,
 ) -> tuple[Ints, Ints, Bools]:
-    """Keep the squares with something to see; those known to be full are not asked again."""
+    """Keep the squares with something to see; those known to be full are not refined."""
     ask = ~full
     some = np.ones(u.shape, dtype=bool)
     answer = pattern.covers(rows.region(u[ask], size), cols.region(v[ask], size), length)

@@ -1,11 +1,11 @@
-"""Lowering: a pattern becomes *parts*, each of them block-sparse or dense in an order of its own.
+"""Lowering: a pattern becomes *parts*, each block-sparse or dense in its own order.
 
 Some patterns are sparse but not block-sparse in natural order: every block of a strided pattern
-holds one visible diagonal. So branches of a union are told apart by what makes them sparse:
+holds one visible diagonal. So branches of a union are distinguished by what makes them sparse:
 
     strided, dilated, a picture's columns    residue classes become sequences of their own (fold)
     columns, chosen keys                     the keys are selected; the rest of the branch remains
-    chosen queries                           these few rows are computed apart, over all keys
+    chosen queries                           these few rows are computed separately, over all keys
     windows of a picture                     tiles of pixels become blocks
     everything else                          natural order
 
@@ -60,9 +60,9 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """Parts whose results merge, and the rows that are computed apart instead.
+    """Parts whose results merge, and the rows that are computed separately instead.
 
-    `lower` makes one per question, so it is told apart by identity: a cheap key for caches.
+    `lower` caches one per call, so it is compared by identity: a cheap key for caches.
     """
 
     parts: tuple[Part, ...]
@@ -75,7 +75,7 @@ class Lowered:
         return pairs + overhead * (len(self.parts) + (self.apart is not None))
 
     def computed_pairs(self, block: int) -> int:
-        """Pairs computed at this block size; rows apart are dense."""
+        """Pairs computed at this block size; separate rows are dense."""
         extra = self.apart.rows.count * self.apart.cols.count if self.apart else 0
         return extra + sum(part.computed_pairs(block) for part in self.parts)
 

@@ -1,7 +1,8 @@
-"""Which position stands at each index of a tensor axis: in natural order, selected or in tiles."""
+"""Which position each index of a tensor axis has: in natural order, selected or in tiles."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,7 +39,7 @@ class Selected(Order):
     """Some positions, ascending; a block answers for the interval it lies in (sound, not tight)."""
 
     chosen: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64), compare=False)
-    digest: int = 0
+    digest: str = ""  # of the positions, which arrays do not compare by
 
     def positions(self) -> Ints:
         return self.chosen
@@ -55,7 +56,7 @@ def select(positions: Ints) -> Order:
     count = len(positions)
     if count and positions[-1] - positions[0] + 1 == count:
         return Order(count, int(positions[0]))
-    return Selected(count, 0, positions, hash(positions.tobytes()))
+    return Selected(count, 0, positions, hashlib.sha256(positions.tobytes()).hexdigest())
 
 
 @dataclass(frozen=True)

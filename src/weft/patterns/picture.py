@@ -7,7 +7,6 @@ others are evaluated, so a picture of 65,536 tokens takes about as long as one o
 
 from __future__ import annotations
 
-import os
 from functools import lru_cache, reduce
 from pathlib import Path
 from textwrap import wrap
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import WeftError
+from weft.files import replacing
 from weft.patterns.algebra import Pattern
 from weft.patterns.derive import receptive_field
 from weft.patterns.layout import layout
@@ -27,7 +27,7 @@ from weft.patterns.sequence import at_least
 Shares = NDArray[np.float32]
 
 PIXELS = 1024  # the most a picture is wide
-_EVALUATED = 1 << 28  # pairs evaluated for one picture; beyond, some rows stand for their stretch
+_EVALUATED = 1 << 28  # pairs evaluated for one picture; beyond, rows are sampled
 _AT_ONCE = 1 << 22
 _DOTS_PER_INCH = 200
 _PANEL = PIXELS / _DOTS_PER_INCH  # inches: one pixel of the picture is one dot
@@ -37,7 +37,7 @@ _TICKS = (0.001, 0.01, 0.1, 0.5, 1.0)
 def density(pattern: Pattern, n: int, pixels: int = PIXELS) -> Shares:
     """The share of visible pairs in each pixel: (p, p), p ≤ pixels, queries down, keys across.
 
-    A pixel stands for ⌈n / pixels⌉ × ⌈n / pixels⌉ pairs. Exact unless the picture would take more
+    A pixel covers ⌈n / pixels⌉ × ⌈n / pixels⌉ pairs. Exact unless the picture would take more
     than 2^28 evaluations: then each stretch of queries is represented by some of its rows.
     """
     at_least(1, n=n, pixels=pixels)
@@ -70,7 +70,7 @@ def _evaluated(
 
 
 def overall(shares: Shares, n: int) -> float:
-    """The share of the whole picture; the last row and column may stand for fewer tokens."""
+    """The share of the whole picture; the last row and column may cover fewer tokens."""
     sizes = _sizes(n, -(-n // len(shares)))
     return float(sizes @ shares @ sizes) / n**2
 
@@ -81,7 +81,7 @@ def _sizes(n: int, cell: int) -> Ints:
 
 @lru_cache(maxsize=4)
 def reach(pattern: Pattern, n: int, layers: int, *, heads: int = 1) -> Shares:
-    """The share of pairs that influence each other after so many layers, over all heads: (p, p)."""
+    """The share of pairs that influence each other after these layers, over all heads: (p, p)."""
     union = reduce(lambda a, b: a | b, (pattern.head(a, heads) for a in range(heads)))
     field = receptive_field(union, n, layers).numpy()
     cell = -(-n // PIXELS)
@@ -110,19 +110,14 @@ def save(
 ) -> None:
     """Write the picture as PNG or SVG, by the suffix: a panel per distinct head pattern.
 
-    With `layers`, one more panel shows the receptive field after so many.
+    With `layers`, one more panel shows the receptive field after that many.
     """
     path = Path(path)
     if path.suffix.lower() not in (".png", ".svg"):
         raise WeftError(f"a picture is .png or .svg; got {str(path)!r}")
     figure = draw(pattern, n, heads=heads, layers=layers)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with replacing(path) as temporary:
         figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=_DOTS_PER_INCH)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def draw(pattern: Pattern, n: int, *, heads: int = 1, layers: int | None = None) -> Any:

@@ -34,7 +34,8 @@ class Rectangles(Pattern):
         at_least(0, above=self.above, beside=self.beside, below=self.below)
         if self.width % self.across:
             raise WeftError(
-                f"rectangles fill a row: width={self.width} is no multiple of across={self.across}"
+                f"rectangles fill a row: width={self.width} is not a multiple of "
+                f"across={self.across}"
             )
 
     def corner(self, position: Any) -> tuple[Any, Any]:

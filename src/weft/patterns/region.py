@@ -1,8 +1,8 @@
-"""Sets of positions that stand together: the blocks on which patterns answer in closed form.
+"""Sets of positions: the blocks on which patterns answer in closed form.
 
 A region is the interval of positions lo..hi (both included), as numpy arrays, so that one call
 answers for thousands of blocks. In an order made of picture tiles a region also knows its
-rectangle, because a tile is no interval of raster positions.
+rectangle, because a tile is not an interval of raster positions.
 """
 
 from __future__ import annotations

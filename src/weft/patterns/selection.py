@@ -46,7 +46,7 @@ class Columns(Pattern):
         return Coverage(anywhere & (count > 0), anywhere & (count == cols.size))
 
     def _before(self, position: Ints) -> Ints:
-        """How many columns stand before a position."""
+        """How many columns come before a position."""
         whole, rest = position // self.stride, position % self.stride
         return whole * self.width + np.maximum(rest - (self.stride - self.width), 0)
 

@@ -9,5 +9,5 @@ from numpy.typing import NDArray
 
 
 def on_device(table: NDArray[Any], like: Any) -> Any:
-    """The table as a tensor on the device of `like`, or as it is where `like` is no tensor."""
+    """The table as a tensor on the device of `like`, or unchanged where `like` is not a tensor."""
     return torch.as_tensor(table, device=like.device) if isinstance(like, torch.Tensor) else table

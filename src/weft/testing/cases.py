@@ -20,6 +20,7 @@ from weft.layers.positions import Alibi, Rope, T5Bias
 from weft.mixers.base import Frame, Mixer
 
 DIM, HEADS, LONGEST = 32, 4, 160
+NOT_NUMBERS = (torch.nan, torch.inf, torch.finfo(torch.float64).max)  # what padding may hold
 _LARGE, _SHRUNK = 16, 8
 
 

@@ -6,6 +6,7 @@
 
 Each check is also a function of its own, `check_<rule>(config, **options)`. A check that a trait
 rules out is not run; `exempt(config)` says which, and why. The config needs a registered name.
+`weft.testing.check` runs them all, and knows the checks of other families (`families.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from weft.mixers.base import Traits
 from weft.testing.equality import (
     check_cross,
-    check_front,
+    check_first_rows,
     check_gradients,
     check_half_precision,
     check_lengths,
@@ -30,6 +31,8 @@ from weft.testing.invariance import (
     check_padding,
 )
 from weft.testing.long_sequences import check_long_sequences
+from weft.testing.marking import check_marks
+from weft.testing.mixer_shapes import check_shapes
 from weft.testing.promises import (
     check_compile,
     check_positions,
@@ -37,6 +40,8 @@ from weft.testing.promises import (
     check_reproducibility,
     check_round_trip,
 )
+from weft.testing.scale import check_scale
+from weft.testing.state_formula import check_state_formula
 from weft.testing.streaming import check_state_size, check_streaming
 
 __all__ = [
@@ -46,17 +51,21 @@ __all__ = [
     "check_causality",
     "check_compile",
     "check_cross",
-    "check_front",
+    "check_first_rows",
     "check_gradients",
     "check_half_precision",
     "check_lengths",
     "check_long_sequences",
+    "check_marks",
     "check_padding",
     "check_positions",
     "check_reference",
     "check_refusals",
     "check_reproducibility",
     "check_round_trip",
+    "check_scale",
+    "check_shapes",
+    "check_state_formula",
     "check_state_size",
     "check_streaming",
     "checks_for",
@@ -71,19 +80,23 @@ CHECKS: dict[str, Callable[..., None]] = {
         check_lengths,
         check_long_sequences,
         check_half_precision,
+        check_scale,
         check_causality,
         check_streaming,
         check_state_size,
+        check_state_formula,
         check_cross,
-        check_front,
+        check_first_rows,
         check_padding,
         check_batch_composition,
         check_batch_history,
+        check_marks,
         check_positions,
         check_reproducibility,
         check_compile,
         check_round_trip,
         check_refusals,
+        check_shapes,
     )
 }
 
@@ -104,9 +117,12 @@ def exempt(config: Any) -> dict[str, str]:
     if not traits.causal:
         left_out["causality"] = f"{config.name} is not causal{note}"
     if traits.state is None:
-        left_out["streaming"] = left_out["state_size"] = f"{config.name} does not stream{note}"
+        for name in ("streaming", "state_size", "state_formula"):
+            left_out[name] = f"{config.name} does not stream{note}"
     if not traits.cross:
         left_out["cross"] = f"{config.name} reads no context{note}; `refusals` checks that"
+    if not traits.marks:
+        left_out["marks"] = f"{config.name} takes no marks"
     if not traits.compiles:
         left_out["compile"] = f"{config.name} does not compile as one graph{note}"
     return left_out

@@ -16,7 +16,12 @@ from torch import Tensor
 from weft.mixers.base import Mixer
 from weft.testing import cases
 from weft.testing.cases import DIM, describe
-from weft.testing.tolerance import assert_close, assert_finite, assert_within_rounding
+from weft.testing.tolerance import (
+    assert_close,
+    assert_finite,
+    assert_identical,
+    assert_within_rounding,
+)
 
 LENGTHS = (1, 2, 7, 64, 129)
 EVERY_LENGTH = (*LENGTHS, 1000)
@@ -57,8 +62,8 @@ def check_cross(config: Any, *, device: str = "cpu") -> None:
             _compare_context_padding(mixer, n, device)
 
 
-def check_front(config: Any, *, length: int = 67, device: str = "cpu") -> None:
-    """`front` gives the first rows of `forward`, whose rows need not move where all are aligned."""
+def check_first_rows(config: Any, *, length: int = 67, device: str = "cpu") -> None:
+    """`first_rows` equals the first rows of `forward`; aligned rows need not move."""
     for frame in (*cases.frames(config), *cases.framings(config)):
         mixer = cases.build(config, frame, device=device)
         x = cases.tokens(3, length, DIM, device=device)
@@ -68,8 +73,8 @@ def check_front(config: Any, *, length: int = 67, device: str = "cpu") -> None:
             whole = mixer(x, valid=valid)
             assert_close(mixer(x, valid=valid, aligned=True), whole, f"{what}: aligned")
             for count in (1, 2, 9):
-                first = mixer.front(x, count, valid)
-                assert_close(first, whole[:, :count], f"{what}: front {count} and forward")
+                first = mixer.first_rows(x, count, valid)
+                assert_close(first, whole[:, :count], f"{what}: first rows {count} and forward")
 
 
 def check_lengths(
@@ -103,11 +108,14 @@ def check_half_precision(config: Any, *, device: str = "cpu") -> None:
                 what = describe(config, frame, f"{dtype}, inputs of size {scale}")
                 assert y.dtype == dtype, f"{what}: the output is {y.dtype}"
                 assert_finite(y, what)
-            gradients = _gradients(mixer, x, mixer(x.requires_grad_(), valid=valid), x.detach())
+            gradients = gradients_of(mixer, x, mixer(x.requires_grad_(), valid=valid), x.detach())
             for name, gradient in gradients.items():
                 if gradient is not None:
                     assert_finite(gradient, describe(config, frame, f"{dtype}, gradient of {name}"))
             _compare_rounding(mixer, dtype, device)
+    for frame in cases.framings(config):
+        for dtype in (torch.float16, torch.bfloat16):
+            _compare_rounding(cases.build(config, frame, dtype, device), dtype, device)
 
 
 def compare_forward(mixer: Mixer, n: int, device: str = "cpu") -> None:
@@ -126,8 +134,8 @@ def compare_gradients(mixer: Mixer, n: int, device: str = "cpu") -> None:
     x = cases.tokens(3, n, mixer.frame.dim, device=device).requires_grad_()
     valid = cases.lengths_mask(_some_lengths(n), n, device)
     wanted = cases.tokens(*x.shape, device=device, seed=1) * valid[..., None]
-    ours = _gradients(mixer, x, mixer(x, valid=valid), wanted)
-    truth = _gradients(mixer, x, mixer.reference(x, valid), wanted)
+    ours = gradients_of(mixer, x, mixer(x, valid=valid), wanted)
+    truth = gradients_of(mixer, x, mixer.reference(x, valid), wanted)
     for name, gradient in ours.items():
         what = describe(mixer.config, mixer.frame, f"n={n}: gradient of {name}")
         assert gradient is not None or name == "x", (
@@ -135,8 +143,8 @@ def compare_gradients(mixer: Mixer, n: int, device: str = "cpu") -> None:
             "training, so leave it out or give it requires_grad=False"
         )
         zero = torch.zeros_like(x if name == "x" else mixer.get_parameter(name))
-        expected = zero if truth[name] is None else truth[name]
-        assert_close(zero if gradient is None else gradient, expected, what)
+        found, expected = (zero if x is None else x for x in (gradient, truth[name]))
+        assert_close(found, expected, what)
 
 
 def _compare_rounding(mixer: Mixer, dtype: torch.dtype, device: str) -> None:
@@ -146,13 +154,13 @@ def _compare_rounding(mixer: Mixer, dtype: torch.dtype, device: str) -> None:
     exact = copy.deepcopy(low).double()
     x = cases.tokens(3, n, DIM, dtype=dtype, device=device)
     valid = cases.lengths_mask(_some_lengths(n), n, device)
-    with torch.no_grad():
-        ours, same, truth = (
-            low(x, valid=valid),
-            low.reference(x, valid),
-            exact.reference(x.double(), valid),
-        )
     what = describe(mixer.config, mixer.frame, f"n={n}")
+    try:
+        with torch.no_grad():
+            ours, same = low(x, valid=valid), low.reference(x, valid)
+            truth = exact.reference(x.double(), valid)
+    except RuntimeError as error:
+        raise AssertionError(f"{what}, {dtype}: RuntimeError: {error}") from error
     assert_within_rounding(ours[valid], same[valid], truth[valid], what)
 
 
@@ -168,6 +176,10 @@ def _compare_context_padding(mixer: Mixer, n: int, device: str) -> None:
         for row in range(3):
             real = context[row : row + 1, mask[row]]
             assert_close(y[row : row + 1], mixer(x[row : row + 1], context=real), what)
+        for content in cases.NOT_NUMBERS:
+            loud = context.masked_fill(~mask[..., None], content)
+            other = mixer(x, context=loud, context_valid=mask)
+            assert_identical(other, y, f"{what}, which holds {content}")
         both = mixer(x, valid=rows, context=context, context_valid=mask)
         assert_close(both[:2], y[:2], f"{what}, with padded queries")
     empty = torch.zeros_like(context[..., 0], dtype=torch.bool)
@@ -180,7 +192,8 @@ def _some_lengths(n: int) -> list[int]:
     return [n, (n + 1) // 2, 1]
 
 
-def _gradients(mixer: Mixer, x: Tensor, y: Tensor, wanted: Tensor) -> dict[str, Tensor | None]:
+def gradients_of(mixer: Mixer, x: Tensor, y: Tensor, wanted: Tensor) -> dict[str, Tensor | None]:
+    """Of y · wanted, by x and by each parameter; None where y does not read it."""
     sources = {"x": x, **dict(_trainable(mixer))}
     found = torch.autograd.grad((y * wanted).sum(), list(sources.values()), allow_unused=True)
     return dict(zip(sources, found, strict=True))

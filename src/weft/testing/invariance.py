@@ -29,7 +29,9 @@ def check_causality(config: Any, *, length: int = 67, device: str = "cpu") -> No
 def check_padding(config: Any, *, device: str = "cpu") -> None:
     """Padding left, right or inside, of any content, changes no real row; it yields 0 itself."""
     for frame in (*cases.frames(config), *cases.framings(config)):
-        compare_paddings(cases.build(config, frame, device=device), [41, 17, 9, 1, 0], device)
+        mixer = cases.build(config, frame, device=device)
+        compare_paddings(mixer, [41, 17, 9, 1, 0], device)
+        compare_padding_content(mixer, [41, 17, 9, 1, 0], device)
 
 
 def check_batch_composition(config: Any, *, device: str = "cpu") -> None:
@@ -50,6 +52,9 @@ def check_batch_composition(config: Any, *, device: str = "cpu") -> None:
             assert_close(mixer(x[order]), together[order], f"{what}: rows in another order")
             loud = torch.cat((x[:1], cases.tokens(3, n, DIM, device=device, seed=1) * 20))
             assert_close(mixer(loud)[:1], together[:1], f"{what}: beside other rows")
+            loud[1], loud[2] = torch.nan, torch.inf
+            what_not = f"{what}: beside rows that are not finite"
+            assert_close(mixer(loud)[:1], together[:1], what_not)
             padded = torch.zeros(2, longest, DIM, dtype=x.dtype, device=device)
             padded[0, :n], padded[1] = x[0], cases.tokens(longest, DIM, device=device, seed=2)
             valid = cases.lengths_mask([n, longest], longest, device)
@@ -126,3 +131,19 @@ def compare_paddings(mixer: Mixer, lengths: list[int], device: str = "cpu") -> N
         for row, expected in enumerate(alone):
             assert_close(y[row, valid[row]], expected[0], f"{what}, {lengths[row]} real tokens")
         assert not y[~valid].any(), f"{what}: the outputs at padding are not 0"
+
+
+def compare_padding_content(mixer: Mixer, lengths: list[int], device: str = "cpu") -> None:
+    """NaN, infinity or the largest number in padding: no bit of a real row differs.
+
+    A mechanism that hides padding by a weight of 0 would make NaN of it.
+    """
+    longest, dim = lengths[0], mixer.frame.dim
+    x = cases.tokens(len(lengths), longest, dim, device=device)
+    for side, valid in cases.paddings(lengths, longest, device).items():
+        with torch.no_grad():
+            expected = mixer(x, valid=valid)
+            for content in cases.NOT_NUMBERS:
+                what = describe(mixer.config, mixer.frame, f"{content} as padding on the {side}")
+                y = mixer(x.masked_fill(~valid[..., None], content), valid=valid)
+                assert_identical(y, expected, what)

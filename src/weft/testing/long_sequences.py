@@ -1,7 +1,7 @@
 """The central checks once more where a mechanism may switch to a kernel made for long sequences.
 
 A planner rightly takes dense attention for a few dozen tokens, so the short checks would never see
-the blocks that serve thousands.
+the blocks that are used for thousands.
 """
 
 from __future__ import annotations

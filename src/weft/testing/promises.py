@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._dynamo.exc import TorchDynamoException
 
+from weft.config import write
 from weft.errors import Unsupported, WeftError
 from weft.layers.positions import Alibi, Rope, T5Bias
 from weft.mixers.base import MIXERS, Frame
-from weft.registry import Registry, to_dict
+from weft.registry import Registry
 from weft.testing import cases
 from weft.testing.cases import DIM, HEADS, LONGEST, describe
 from weft.testing.tolerance import assert_close, assert_finite, assert_identical
@@ -52,7 +54,7 @@ def check_compile(config: Any, *, backend: str = "eager", device: str = "cpu") -
             what = describe(config, frame, "compiled" if mask is None else "compiled, padded")
             try:
                 y = compiled(x, valid=mask)
-            except torch._dynamo.exc.TorchDynamoException as error:
+            except TorchDynamoException as error:
                 raise AssertionError(f"{what}: {error}") from error
             assert_close(y, mixer(x, valid=mask), what, tolerance=1e-5)
     torch._dynamo.reset()
@@ -61,12 +63,17 @@ def check_compile(config: Any, *, backend: str = "eager", device: str = "cpu") -
 def check_round_trip(config: Any, *, registry: Registry = MIXERS) -> None:
     """config -> dict -> JSON -> config and config -> str -> config, for every setting changed."""
     for one in (config, *altered(config)):
-        settings = json.loads(json.dumps(to_dict(one)))
-        read = registry.from_dict(settings)
-        assert read == one, f"{one}: its dict {settings} reads back as {read!r}, not {one!r}"
-        parsed = registry.parse(str(one))
-        assert parsed == one, f"{str(one)!r} reads back as {parsed!r}, not {one!r}"
-        assert hash(parsed) == hash(one), f"{one}: equal configs have different hashes"
+        compare_forms(one, registry)
+
+
+def compare_forms(config: Any, registry: Registry) -> None:
+    """config -> dict -> JSON -> config and config -> str -> config."""
+    settings = json.loads(json.dumps(write(config)))
+    read = registry.read(settings)
+    assert read == config, f"{config}: its dict {settings} reads back as {read!r}, not {config!r}"
+    parsed = registry.parse(str(config))
+    assert parsed == config, f"{str(config)!r} reads back as {parsed!r}, not {config!r}"
+    assert hash(parsed) == hash(config), f"{config}: equal configs have different hashes"
 
 
 def check_positions(config: Any, *, device: str = "cpu") -> None:

@@ -75,10 +75,11 @@ def shape_comments(source: str) -> dict[int, Statement]:
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return):
             continue
-        shapes = comments.get(node.end_lineno) or comments.get(node.lineno)
+        last = node.end_lineno or node.lineno
+        shapes = comments.get(last) or comments.get(node.lineno)
         if shapes:
-            statement = Statement(node.lineno, node.end_lineno, _names(node), shapes)
-            found.update(dict.fromkeys(range(node.lineno, node.end_lineno + 1), statement))
+            statement = Statement(node.lineno, last, _names(node), shapes)
+            found.update(dict.fromkeys(range(node.lineno, last + 1), statement))
     return found
 
 
@@ -233,7 +234,7 @@ def _read_shapes(text: str) -> tuple[Shape, ...] | None:
     return tuple(shapes) if readable and depth == 0 and shapes else None
 
 
-def _names(node: ast.stmt) -> tuple[str, ...] | None:
+def _names(node: ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return) -> tuple[str, ...] | None:
     if isinstance(node, ast.Return):
         return None
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]

@@ -2,7 +2,7 @@
 
 A `Phase` names what differs from the run's settings, as a settings file does; a phase of a run of
 weft.training is made from it with `phase.over(settings)` and `phase.reshape(model)`. Weights go
-from phase to phase (`weft.training.carry`).
+from phase to phase (`weft.training.checkpoints.transfer`).
 
 `LONGFORMER` is the curriculum of Longformer's character models: five phases, each with twice the
 window and about twice the length of the one before, at half its learning rate. The paper, section
@@ -12,16 +12,16 @@ window and about twice the length of the one before, at half its learning rate. 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any
 
+from weft.config import changed, config
 from weft.errors import WeftError
-from weft.mixers import MIXERS
-from weft.registry import suggest
-from weft.training.settings import Settings
+from weft.mixers import MixerConfig
+from weft.objectives import ObjectiveConfig
+from weft.training.settings import Schedule, TrainingSettings
 
 
-@dataclass(frozen=True, kw_only=True)
+@config
 class Phase:
     """What differs in one phase; None: nothing."""
 
@@ -29,22 +29,24 @@ class Phase:
     steps: int | None = None
     minutes: float | None = None  # for this phase alone
     lr: float | None = None
-    schedule: str | None = None
+    schedule: Schedule | None = None
     warmup: int | None = None
     batch: int | None = None
     accumulate: int | None = None
     evaluate_every: int | None = None
     hold: float | None = None
+    frozen: tuple[str, ...] | None = None  # parameters that stay as they are
     length: int | None = None  # longest sequence
-    mixer: str | dict[str, Any] | None = None  # a spec, or settings to change: {"window": 512}
+    # Another mixer, or settings to change: {"window": 512}.
+    mixer: MixerConfig | tuple[MixerConfig, ...] | dict[str, Any] | None = None
     model: dict[str, Any] | None = None  # settings of the model to change: read by the arena
     task: str | dict[str, Any] | None = None  # a spec, or settings to change: read by the arena
-    objective: str | None = None  # e.g. "masked_lm" for self-pretraining; None: the task's own
+    objective: ObjectiveConfig | None = None  # e.g. "masked_lm" first; None: that of the run
     until: float | None = None  # go on early when validation reaches this score
 
-    def over(self, settings: Settings) -> Settings:
+    def over(self, settings: TrainingSettings) -> TrainingSettings:
         """The settings of this phase; minutes of the run are not those of a phase."""
-        own = {field.name for field in dataclasses.fields(Settings)}
+        own = {field.name for field in dataclasses.fields(TrainingSettings)}
         given = {name: getattr(self, name) for name in own if hasattr(self, name)}
         changed = {name: value for name, value in given.items() if value is not None}
         return dataclasses.replace(settings, **{"minutes": None, **changed})
@@ -60,18 +62,13 @@ class Phase:
         return dataclasses.replace(model, trunk=dataclasses.replace(trunk, stack=stack))
 
 
-def changed_mixer(mixer: Any, change: str | dict[str, Any]) -> Any:
-    """Another mixer by its spec, or the same one (or each of several) with other settings."""
-    if isinstance(change, str):
-        return MIXERS.parse(change)
+def changed_mixer(mixer: Any, change: Any) -> Any:
+    """Another mixer, or the same one (or each of several) with other settings."""
+    if not isinstance(change, dict):
+        return change
     if isinstance(mixer, tuple):
         return tuple(changed_mixer(each, change) for each in mixer)
-    known = [field.name for field in dataclasses.fields(mixer)]
-    for name in change:
-        if name not in known:
-            raise WeftError(f"{mixer.name} has no setting {name!r}; {suggest(name, known)}")
-    frozen = {k: tuple(v) if isinstance(v, list) else v for k, v in change.items()}
-    return dataclasses.replace(mixer, **frozen)
+    return changed(mixer, change)
 
 
 def doubling(

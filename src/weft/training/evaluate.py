@@ -16,15 +16,16 @@ from torch import Tensor, nn
 
 from weft.errors import WeftError
 from weft.objectives import Batch, Loss, Objective
-from weft.objectives.base import score_of
+from weft.objectives.base import Metric, score_of
+from weft.training.class_scores import MOST_CLASSES, ClassScores, ClassTally
+from weft.training.data.seeds import derive
 from weft.training.precision import Precision
-from weft.training.seeds import derive
 from weft.training.settings import PrecisionName
 
 
 @dataclass(frozen=True)
-class Group:
-    """The rows of one group of a split, e.g. those whose answer stands at one depth."""
+class GroupScore:
+    """The rows of one group of a split, e.g. those whose answer is at one depth."""
 
     name: str
     right: int
@@ -40,12 +41,13 @@ class Group:
 class Score:
     """What a model reaches on a split."""
 
-    metric: str
+    metric: Metric
     score: float  # in the metric
     loss: float  # nats per item
     accuracy: float
     count: int  # items: documents, or predicted tokens
-    groups: tuple[Group, ...] = ()
+    groups: tuple[GroupScore, ...] = ()
+    classes: ClassScores | None = None  # of classifiers
 
     def row(self) -> dict[str, Any]:
         """Flat, for a row of metrics; groups become `group <name>`."""
@@ -99,9 +101,14 @@ class _Tally:
         self.rows = torch.zeros(2, dtype=wide, device=device)  # rows, and those right as a whole
         self.hits: list[Tensor] = []
         self.groups: list[Tensor] = []
+        self.classes: ClassTally | None = None
 
     def add(self, loss: Loss, batch: Batch) -> None:
         self.sums += torch.stack([part.to(self.sums.dtype) for part in loss[:3]])
+        scores = loss.scores
+        if scores is not None and batch.y is not None and scores.shape[-1] <= MOST_CLASSES:
+            self.classes = self.classes or ClassTally(scores)
+            self.classes.add(scores, batch.y)
         if loss.hits is None:
             return
         self.rows += torch.stack([torch.ones_like(loss.hits), loss.hits]).sum(1).to(self.rows.dtype)
@@ -109,7 +116,7 @@ class _Tally:
             self.hits.append(loss.hits)
             self.groups.append(batch.group)
 
-    def score(self, metric: str, names: tuple[str, ...]) -> Score:
+    def score(self, metric: Metric, names: tuple[str, ...]) -> Score:
         total, count, right = self.sums.tolist()
         if not count:
             raise WeftError("there was nothing to score: the source gave no items")
@@ -117,9 +124,10 @@ class _Tally:
         accuracy = right / count
         rows, hits = self.rows.tolist()
         value = score_of(metric, loss, accuracy, hits / rows if rows else None)
-        return Score(metric, value, loss, accuracy, int(count), self._by_group(names))
+        classes = None if self.classes is None else self.classes.scores()
+        return Score(metric, value, loss, accuracy, int(count), self._by_group(names), classes)
 
-    def _by_group(self, names: tuple[str, ...]) -> tuple[Group, ...]:
+    def _by_group(self, names: tuple[str, ...]) -> tuple[GroupScore, ...]:
         if not self.groups:
             return ()
         groups = torch.cat(self.groups).cpu()
@@ -127,7 +135,7 @@ class _Tally:
         counts = torch.bincount(groups)
         right = torch.bincount(groups[hits], minlength=len(counts))
         return tuple(
-            Group(names[i] if i < len(names) else str(i), int(right[i]), int(count))
+            GroupScore(names[i] if i < len(names) else str(i), int(right[i]), int(count))
             for i, count in enumerate(counts.tolist())
             if count
         )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import WeftError
-from weft.training.settings import Settings
+from weft.training.settings import TrainingSettings
 
 OVERFLOWS = 20  # in a row: the scale has fallen by a million
 
@@ -25,7 +25,7 @@ class NonFinite(WeftError):
 class Health:
     """Watches every step; costs no waiting."""
 
-    def __init__(self, device: torch.device, settings: Settings) -> None:
+    def __init__(self, device: torch.device, settings: TrainingSettings) -> None:
         self.scaled = settings.precision == "float16"
         self.settings = settings
         self.bad_step = torch.full((), -1, dtype=torch.int64, device=device)
@@ -50,7 +50,7 @@ class Health:
 
 
 def diagnosis(
-    step: int, lr: float, settings: Settings, model: nn.Module, again: Callable[[], Tensor]
+    step: int, lr: float, settings: TrainingSettings, model: nn.Module, again: Callable[[], Tensor]
 ) -> str:
     """What broke at this step: `again` computes the mean loss of its first part once more."""
     outputs, first = _watched(model, again)
@@ -98,13 +98,13 @@ def _watched(model: nn.Module, again: Callable[[], Tensor]) -> tuple[dict[str, T
 
 
 def _largest(found: dict[str, Tensor], count: int = 3) -> str:
-    """The largest finite ones; those that are not are named apart."""
+    """The largest finite ones; the others are listed separately."""
     sizes = {name: value.item() for name, value in found.items() if value.isfinite()}
     order = sorted(sizes, key=lambda name: -sizes[name])
     return ", ".join(f"{name} {sizes[name]:.3g}" for name in order[:count]) or "none is finite"
 
 
-def _advice(settings: Settings) -> list[str]:
+def _advice(settings: TrainingSettings) -> list[str]:
     advice = [f"a lower lr (now {settings.lr:.3g})"]
     if settings.warmup < settings.steps // 20:
         advice.append(f"a longer warm-up (now {settings.warmup} steps)")

@@ -1,4 +1,4 @@
-"""Being asked to stop: the first signal lets the step end and the state be saved, the second ends.
+"""Stop signals: the first lets the step end and saves the state, the second ends at once.
 
 SIGINT is what Ctrl-C sends, SIGTERM what schedulers and `timeout` send.
 """

@@ -16,17 +16,18 @@ from torch import Tensor, nn
 
 from weft.layers.penalty import penalties
 from weft.mixers.base import Mixer
-from weft.models.depth import LayerDropPassage
+from weft.models.stack.depth import LayerDropPassage
 from weft.objectives import Batch, Loss
-from weft.training.checkpoint import Checkpoint
+from weft.training.checkpoints.checkpoint import Checkpoint
+from weft.training.checkpoints.tensors import named_tensors
+from weft.training.cuda_graphs import CudaGraphs, compile_layers
+from weft.training.data.seeds import derive
+from weft.training.freeze import freeze
 from weft.training.health import Health, NonFinite, diagnosis
 from weft.training.optimiser import build_optimiser, load_state, set_rate, state_tensors
 from weft.training.precision import Precision
-from weft.training.recorder import Recorder, compile_layers
 from weft.training.run import Stage
 from weft.training.schedule import learning_rate
-from weft.training.seeds import derive
-from weft.training.tensors import named_tensors
 
 
 class Learner:
@@ -36,9 +37,13 @@ class Learner:
         self.stage, self.settings, self.seed, self.device = stage, stage.settings, seed, device
         torch.manual_seed(seed)
         self.precision = Precision(self.settings.precision, device)
-        self.model: nn.Module = stage.model.build().to(device, self.precision.dtype).train()
-        if hasattr(stage.objective, "initialise"):
-            stage.objective.initialise(self.model)
+        built = stage.model.build()
+        if stage.usage is not None:
+            built.usage = stage.usage
+        self.model: nn.Module = built.to(device, self.precision.dtype).train()
+        if initialise := getattr(stage.objective, "initialise", None):
+            initialise(self.model)
+        freeze(self.model, self.settings.frozen)
         if self.settings.compile:
             compile_layers(self.model)
         self.mixers = [m for m in self.model.modules() if isinstance(m, Mixer)]
@@ -50,7 +55,7 @@ class Learner:
         # Of the parts of an update so far: items of the first one, items, and mean of the loss.
         self.unit, self.items, self.mean = torch.zeros(3, dtype=torch.float64, device=device)
         self.keeps_gradients = False  # their memory, from update to update
-        self.recorder = Recorder(self) if self.settings.graph and device.type == "cuda" else None
+        self.recorder = CudaGraphs(self) if self.settings.graph and device.type == "cuda" else None
         # Since the last row of metrics: total, count, right, gradient norms, updates.
         self.window = torch.zeros(5, dtype=torch.float64, device=device)
 
@@ -101,11 +106,14 @@ class Learner:
         parameters = [p for p in self.model.parameters() if p.grad is not None]
         share = self.unit / self.items.clamp(min=1)
         if self.settings.accumulate > 1:
-            torch._foreach_mul_([p.grad for p in parameters], share.to(self.precision.dtype))
+            gradients = [p.grad for p in parameters if p.grad is not None]
+            rate = share.to(self.precision.dtype)
+            # torch has no public name for it
+            torch._foreach_mul_(gradients, rate)  # pyright: ignore[reportPrivateImportUsage]
         norm = torch.nn.utils.clip_grad_norm_(parameters, self.settings.clip or torch.inf)
         self.health.watch(made, self.mean * share, norm)
         if not self.scaler.is_enabled():  # else the scaler says itself what is left out
-            self.optimiser.found_inf = self.health.broken
+            setattr(self.optimiser, "found_inf", self.health.broken)  # noqa: B010  # read by AdamW
         self.scaler.step(self.optimiser)
         self.scaler.update()
         self.optimiser.zero_grad(set_to_none=not self.keeps_gradients)

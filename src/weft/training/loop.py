@@ -19,33 +19,34 @@ from typing import Any, Literal
 
 import torch
 
-from weft.objectives import higher_is_better
-from weft.training import checkpoint
-from weft.training.board import Board
-from weft.training.carry import carry
-from weft.training.checkpoint import Checkpoint
+from weft.metrics import sign as sign_of
+from weft.training.checkpoints import checkpoint
+from weft.training.checkpoints.checkpoint import Checkpoint
+from weft.training.checkpoints.run_folder import RunFolder
+from weft.training.checkpoints.run_state import RunState
+from weft.training.checkpoints.transfer import transfer
+from weft.training.cuda_graphs import RECORDED_WIDTHS
+from weft.training.data.prefetch import Prefetch
+from weft.training.data.seeds import derive
 from weft.training.evaluate import score
-from weft.training.feed import Feed
 from weft.training.interrupt import Interrupt
 from weft.training.learner import Learner
-from weft.training.place import Place
 from weft.training.progress import Progress, Several
-from weft.training.record import Record
-from weft.training.recorder import RECORDED_WIDTHS
 from weft.training.run import Outcome, Run
-from weft.training.seeds import derive
 from weft.training.speed import Memory, Stopwatch
+from weft.training.tensorboard import TensorBoard
 
 
 def train(run: Run, folder: str | Path, progress: Progress | None = None) -> Outcome:
     """Train a run in its folder: from the start, or on from where it was, or not if it is done."""
-    record, device = Record(folder), run.settings.torch_device()
+    record, device = RunFolder(folder), run.filled_settings.torch_device()
     listener = progress or Progress()
-    if run.settings.tensorboard:
-        listener = Several(listener, Board(record.folder / "tensorboard"))
+    if run.filled_settings.tensorboard:
+        listener = Several(listener, TensorBoard(record.folder / "tensorboard"))
     with record.claimed():
         record.check(run)
         if (outcome := record.outcome()) is not None:
+            record.remove_checkpoints()  # left behind if the process was killed while it finished
             return outcome
         random = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
         with random, Interrupt() as interrupt:
@@ -57,12 +58,12 @@ def train(run: Run, folder: str | Path, progress: Progress | None = None) -> Out
 
 
 class Trainer:
-    """A run on its way."""
+    """The state and the loop of a run in progress."""
 
     def __init__(
         self,
         run: Run,
-        record: Record,
+        record: RunFolder,
         progress: Progress,
         device: torch.device,
         interrupt: Interrupt,
@@ -70,7 +71,7 @@ class Trainer:
         self.run, self.record, self.progress, self.device = run, record, progress, device
         self.interrupt = interrupt
         found = record.load()
-        self.at = Place() if found is None else Place(**found.values["place"])
+        self.at = RunState() if found is None else RunState(**found.values["place"])
         self.build()
         if found is not None:
             self.restore(found)
@@ -92,7 +93,7 @@ class Trainer:
             if self.interrupt.requested:
                 self.save()
                 return self.end("interrupted", self.interrupt.requested)
-            minutes = self.run.settings.minutes
+            minutes = self.run.filled_settings.minutes
             spent = minutes is not None and self.at.seconds >= 60 * minutes
             if spent or self.at.stage + 1 == len(self.run.stages):
                 return self.end("done")
@@ -137,12 +138,13 @@ class Trainer:
     def evaluate(self) -> None:
         """Score the validation split; keep the model if it is the best of the stage so far."""
         stage, at = self.stage, self.at
+        assert stage.valid is not None
         found = score(
             self.learner.model,
             stage.valid,
             stage.objective,
             precision=stage.settings.precision,
-            seed=self.run.settings.seed,
+            seed=self.run.filled_settings.seed,
             stop=lambda: self.interrupt.requested is not None,
         )
         if found is None:
@@ -152,7 +154,7 @@ class Trainer:
         at.score, at.loss = row["score"], row["loss"]
         if at.score is None:
             return
-        sign = 1 if higher_is_better(found.metric) else -1
+        sign = sign_of(found.metric)
         if at.best is None or sign * at.score > sign * at.best:
             at.best, at.best_step = at.score, at.step
             checkpoint.save_best(self.learner.model, self.record.best)
@@ -182,7 +184,7 @@ class Trainer:
         self.tick()
         at = self.at
         limits = [
-            (at.seconds, self.run.settings.minutes),
+            (at.seconds, self.run.filled_settings.minutes),
             (at.seconds - at.began_seconds, self.stage.settings.minutes),
         ]
         return any(limit is not None and spent >= 60 * limit for spent, limit in limits)
@@ -190,13 +192,13 @@ class Trainer:
     def build(self) -> None:
         """The present stage as it is before its first step."""
         self.stage = self.run.stages[self.at.stage]
-        seed = derive(self.run.settings.seed, "stage", self.at.stage)
+        seed = derive(self.run.filled_settings.seed, "stage", self.at.stage)
         self.learner = Learner(self.stage, seed, self.device)
         settings = self.stage.settings
         ragged = settings.accumulate > 1 or settings.graph
         widths = RECORDED_WIDTHS if settings.graph else None
-        ahead = self.run.settings.prefetch
-        self.feed = Feed(self.stage.source, self.device, ahead, ragged, widths)
+        ahead = self.run.filled_settings.prefetch
+        self.feed = Prefetch(self.stage.source, self.device, ahead, ragged, widths)
         self.stopwatch = Stopwatch(self.device)
 
     def next_stage(self) -> None:
@@ -206,7 +208,7 @@ class Trainer:
         self.at = self.at.next_stage()
         self.build()
         same = type(objective) is type(self.stage.objective)
-        self.progress.stage(self.at.stage, str(carry(model, self.learner.model, head=same)))
+        self.progress.stage(self.at.stage, str(transfer(model, self.learner.model, head=same)))
 
     def save(self) -> None:
         """Write a checkpoint, unless this step has one."""
@@ -241,10 +243,10 @@ class Trainer:
             loss=at.loss, steps_per_second=watch.steps_per_second,
             tokens_per_second=watch.tokens_per_second, peak_bytes=self.memory.peak,
             parameters=sum(p.numel() for p in model.parameters()),
-            model="last" if at.best is None else self.run.settings.keep,
+            model="last" if at.best is None else self.run.filled_settings.keep,
         )  # fmt: skip
         if status == "done":
             checkpoint.save_best(model, self.record.last)
-            outcome = self.record.finish(outcome)
+            self.record.finish(outcome)
         self.progress.end(outcome)
         return outcome

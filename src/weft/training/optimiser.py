@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import WeftError
-from weft.training.settings import Settings
+from weft.training.settings import TrainingSettings
 
 
-def build_optimiser(model: nn.Module, settings: Settings) -> torch.optim.AdamW:
+def build_optimiser(model: nn.Module, settings: TrainingSettings) -> torch.optim.AdamW:
     """AdamW over the model's parameters; which of them decay is a setting."""
     groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
     for name, parameter in model.named_parameters():

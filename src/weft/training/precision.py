@@ -38,7 +38,7 @@ class Precision:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the weights are kept in."""
+        """The dtype of the weights."""
         return torch.float64 if self.name == "float64" else torch.float32
 
     def autocast(self) -> AbstractContextManager[object]:

@@ -1,4 +1,4 @@
-"""Linear probes: what a layer knows of a task, told by the best linear classifier on top of it.
+"""Linear probes: how well a linear classifier on a layer solves a task.
 
     features    mean over a document's real tokens of the stream after layer l, then standardised
                 by the mean and deviation over the training rows
@@ -19,12 +19,13 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.errors import WeftError
 from weft.generate.decoding import evaluating
-from weft.models.heads import pooled
-from weft.models.layerwise import check_walkable, layers_of, walk
+from weft.models.heads.document import pooled
+from weft.models.registry import TrunkModel
+from weft.models.stack.layerwise import check_walkable, layers_of, walk
 from weft.objectives import Batch
 
 
@@ -40,7 +41,7 @@ class Probe:
 
 
 def linear_probe(
-    model: nn.Module,
+    model: TrunkModel,
     train: Iterable[Batch],
     test: Iterable[Batch],
     *,
@@ -69,20 +70,18 @@ def linear_probe(
 
 
 @torch.no_grad()
-def layer_features(model: nn.Module, source: Iterable[Batch], layer: int) -> tuple[Tensor, Tensor]:
+def layer_features(model: TrunkModel, source: Iterable[Batch], layer: int) -> tuple[Tensor, Tensor]:
     """Mean-pooled features (rows, c) in float64 after a layer, from 1, and the classes (rows,)."""
     device, found, labels = next(model.parameters()).device, [], []
     with evaluating(model):
         for batch in source:
             if batch.y is None:
                 raise WeftError("a probe learns classes; this batch has none: give Batch.y")
-            batch = batch.to(device)
-            for number, stream in enumerate(walk(model.trunk, batch.x, batch.valid), start=1):
-                if number == layer:
-                    tokens = stream[:, model.trunk.registers :].double()  # (b, n, c)
-                    break
+            batch, classes = batch.to(device), batch.y.cpu()
+            streams = walk(model.trunk, batch.x, batch.valid, batch.marks)
+            tokens = streams[layer - 1][:, model.trunk.registers :].double()  # (b, n, c)
             found.append(pooled(tokens, batch.valid, "mean").cpu())
-            labels.append(batch.y.cpu())
+            labels.append(classes)
     if not found:
         raise WeftError("a probe needs rows; the source gave none")
     return torch.cat(found), torch.cat(labels)

@@ -7,16 +7,18 @@ The loop knows no tasks. It gets a model's config, an objective, a source of bat
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from weft.config import read, write
 from weft.errors import WeftError
-from weft.models import config_to_dict
-from weft.objectives import Batch, Objective
-from weft.registry import to_dict
-from weft.training.settings import Settings
-from weft.training.source import Source
+from weft.models import config_from_dict
+from weft.models.usage.record import Usage
+from weft.objectives import Batch, Objective, ObjectiveConfig
+from weft.training.data.source import Source
+from weft.training.settings import TrainingSettings
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -27,9 +29,10 @@ class Stage:
     objective: Objective
     source: Source
     valid: Iterable[Batch] | None = None  # every row once per iteration, e.g. Ordered
-    settings: Settings = dataclasses.field(default_factory=Settings)
+    settings: TrainingSettings = dataclasses.field(default_factory=TrainingSettings)
     until: float | None = None  # go on to the next stage when validation reaches this score
     name: str = ""
+    usage: Usage | None = None  # what is saved beside the weights, so that they can be used
 
     def __post_init__(self) -> None:
         if self.until is not None and self.valid is None:
@@ -39,12 +42,12 @@ class Stage:
         """What this stage is, as plain JSON values."""
         return {
             "name": self.name,
-            "model": config_to_dict(self.model),
-            "objective": to_dict(self.objective),
+            "model": write(self.model),
+            "objective": write(self.objective),
             "source": str(self.source),
             "valid": None if self.valid is None else str(self.valid),
             "until": self.until,
-            "settings": _plain(self.settings),
+            "settings": write(self.settings),
         }
 
 
@@ -53,7 +56,9 @@ class Run:
     """Stages one after another; weights go from each to the next. Several seeds: several runs."""
 
     stages: tuple[Stage, ...]
-    settings: Settings | None = None  # seed, device, budget in minutes ...; None: the last stage's
+    settings: TrainingSettings | None = (
+        None  # seed, device, budget in minutes ...; None: the last stage's
+    )
 
     def __post_init__(self) -> None:
         if not self.stages:
@@ -64,6 +69,12 @@ class Run:
             object.__setattr__(self, "settings", own)
 
     @property
+    def filled_settings(self) -> TrainingSettings:
+        """The settings, after the default is filled in."""
+        assert self.settings is not None
+        return self.settings
+
+    @property
     def steps(self) -> int:
         """Updates of all stages, if none ends early."""
         return sum(stage.settings.steps for stage in self.stages)
@@ -71,9 +82,30 @@ class Run:
     def describe(self) -> dict[str, Any]:
         """What is to be trained, as plain JSON values."""
         return {
-            "settings": _plain(self.settings),
+            "settings": write(self.settings),
             "stages": [stage.describe() for stage in self.stages],
         }
+
+
+def described(found: Any) -> Any:
+    """What `Run.describe` wrote, in this version or an older one, as this one writes it.
+
+    What cannot be read, such as parts that are in no registry, stays as it is.
+    """
+
+    def settings(table: Any) -> Any:
+        return write(read(TrainingSettings, table, "settings"))
+
+    def stage(table: Any) -> Any:
+        own = {"model": write(config_from_dict(table["model"]))}
+        own["objective"] = write(read(ObjectiveConfig, table["objective"], "objective"))
+        return {**table, **own, "settings": settings(table["settings"])}
+
+    try:
+        plain = {"settings": settings(found["settings"]), "stages": [*map(stage, found["stages"])]}
+    except WeftError:
+        return found
+    return json.loads(json.dumps(plain))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +127,3 @@ class Outcome:
     peak_bytes: int  # GPU: most memory allocated; CPU: growth of the process
     parameters: int
     model: str  # the folder, inside the run's, with the weights that count: "best" or "last"
-
-
-def _plain(settings: Settings) -> dict[str, Any]:
-    return dataclasses.asdict(settings)

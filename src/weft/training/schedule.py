@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import math
 
-from weft.training.settings import Settings
+from weft.training.settings import TrainingSettings
 
 
-def learning_rate(settings: Settings, t: int) -> float:
+def learning_rate(settings: TrainingSettings, t: int) -> float:
     """The rate of update t, from 1."""
     rise = min(1.0, t / settings.warmup) if settings.warmup else 1.0
     return settings.lr * rise * _shape(settings, t)
 
 
-def _shape(settings: Settings, t: int) -> float:
+def _shape(settings: TrainingSettings, t: int) -> float:
     if settings.schedule == "constant":
         return 1.0
     if settings.schedule == "rsqrt":
@@ -38,7 +38,7 @@ def _shape(settings: Settings, t: int) -> float:
     return settings.final + (1.0 - settings.final) * fall
 
 
-def _way(settings: Settings, t: int) -> float:
+def _way(settings: TrainingSettings, t: int) -> float:
     """How far the fall has come at update t: 0 to 1."""
     start = settings.warmup + settings.hold * (settings.steps - settings.warmup)
     if t <= start or start >= settings.steps:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 
+from weft.config import config
 from weft.errors import WeftError
 
 Schedule = Literal["constant", "rsqrt", "cosine", "linear"]
@@ -18,8 +18,8 @@ Keep = Literal["best", "last"]
 FREE = ("minutes", "device", "save_every", "save_minutes", "prefetch", "tensorboard")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
+@config
+class TrainingSettings:
     """How a model is trained. The run ends after `steps` or `minutes`, whichever comes first."""
 
     steps: int = 1000  # updates
@@ -37,6 +37,7 @@ class Settings:
     betas: tuple[float, float] = (0.9, 0.98)
     eps: float = 1e-9
     clip: float | None = 1.0  # largest gradient norm; None: any
+    frozen: tuple[str, ...] = ()  # parameters that stay as they are: "embedding", "*.norm.weight"
     precision: PrecisionName = "float32"
     compile: bool = False  # torch.compile, layer by layer: layers that are alike share a graph
     graph: bool = False  # GPU: record what an update does once and replay it, for small models
@@ -51,7 +52,6 @@ class Settings:
     tensorboard: bool = False  # write scalars for TensorBoard besides the rows
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "betas", tuple(self.betas))
         for name in ("steps", "batch", "accumulate", "cycles", "log_every", "save_every"):
             self._require(name, getattr(self, name) >= 1, "is at least 1")
         for name in ("warmup", "weight_decay", "prefetch", "seed"):
@@ -63,16 +63,11 @@ class Settings:
             self._require(name, value is None or value > 0, "is positive, or None")
         for name in ("hold", "final"):
             self._require(name, 0.0 <= getattr(self, name) <= 1.0, "is a share from 0 to 1")
-        betas = self.betas
-        fits = len(betas) == 2 and all(0.0 <= beta < 1.0 for beta in betas)
+        fits = all(0.0 <= beta < 1.0 for beta in self.betas)
         self._require("betas", fits, "are two numbers in [0, 1)")
         self._require("accumulate", self.accumulate <= self.batch, "is at most batch")
         scaled = self.graph and self.precision == "float16"
         self._require("graph", not scaled, "records no loss scaling: take precision='bfloat16'")
-        kinds = {"schedule": Schedule, "precision": PrecisionName, "decay": Decay, "keep": Keep}
-        for name, kind in kinds.items():
-            known = get_args(kind)
-            self._require(name, getattr(self, name) in known, f"is one of {', '.join(known)}")
 
     def _require(self, name: str, holds: bool, rule: str) -> None:
         if not holds:

@@ -5,12 +5,12 @@ from weft.arena.tasks.image import Image
 from weft.arena.tasks.key_value import KeyValue
 from weft.arena.tasks.key_value_uuid import KeyValueUuid
 from weft.arena.tasks.language import Language
-from weft.arena.tasks.listops import ListOps
-from weft.arena.tasks.pathfinder import Pathfinder, PathX
+from weft.arena.tasks.listops.task import ListOps
+from weft.arena.tasks.pathfinder.task import Pathfinder, PathX
 from weft.arena.tasks.pixels import Pixels
 from weft.arena.tasks.retrieval import Retrieval
 from weft.arena.tasks.reversal import Reversal
-from weft.arena.tasks.table import Table
+from weft.arena.tasks.table.task import Table
 from weft.arena.tasks.text import Text
 from weft.arena.tasks.translate import Translate
 

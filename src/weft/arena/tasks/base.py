@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 
-from weft.arena.examples import Examples
+from weft.arena.data.examples import Examples
 from weft.registry import Registry
 
 TASKS = Registry("task")
+TaskConfig = Annotated[Any, TASKS]  # a config, a table or a spec string
 
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
@@ -20,11 +21,11 @@ class Task(Protocol):
 
     name: str
     # A class, a class for a pair, the next token, a sequence for a sequence.
-    kind: Literal["classify", "match", "language", "translate"]
+    kind: Literal["classify", "match", "regress", "language", "translate"]
     vocab: int  # ids run from 0 to vocab − 1
     classes: int  # 0 for language and translate
     length: int  # longest sequence
-    metric: Literal["accuracy", "bits per byte", "token accuracy"]
+    metric: Literal["accuracy", "bits per byte", "token accuracy", "mean squared error"]
 
     @property
     def source(self) -> str:
@@ -44,9 +45,14 @@ class Task(Protocol):
         ...
 
 
-def majority(train: np.ndarray, test: np.ndarray) -> float:
+def most_frequent(classes: np.ndarray) -> int:
+    """The class that most rows have; the lowest of several."""
+    return int(np.bincount(classes).argmax())
+
+
+def majority(train: Examples, test: Examples) -> float:
     """Accuracy on `test` of answering always the most frequent class of `train`."""
-    return float((test == np.bincount(train).argmax()).mean())
+    return float((test.classes == most_frequent(train.classes)).mean())
 
 
 def best_threshold(scores: np.ndarray, labels: np.ndarray) -> float:

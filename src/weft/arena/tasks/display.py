@@ -8,7 +8,7 @@ _SHADES = " .:-=+*#%@"
 
 
 def as_text(row: np.ndarray) -> str:
-    """Bytes as UTF-8 text; what is none, or would disturb a terminal, shows as �."""
+    """Bytes as UTF-8 text; invalid bytes and control characters show as �."""
     text = row.astype(np.uint8).tobytes().decode("utf-8", "replace")
     return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
 

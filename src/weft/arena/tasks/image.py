@@ -20,7 +20,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from weft.arena.examples import Examples, Rows
+from weft.arena.data.examples import Examples, TokenRows
 from weft.arena.tasks import readers
 from weft.arena.tasks.base import TASKS, Split, majority
 from weft.arena.tasks.display import as_picture
@@ -39,7 +39,7 @@ _FILES = {"train": [f"data_batch_{i}.bin" for i in range(1, 6)], "test": ["test_
 @TASKS.register("image")
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """Tell ten kinds of things apart in small grey pictures, pixel by pixel."""
+    """Classify small grey pictures into ten classes, pixel by pixel."""
 
     valid: int = 5_000  # training pictures that are held out for validation
     seed: int = 0  # which ones
@@ -68,13 +68,13 @@ class Image:
         else:
             stay, held = readers.held_out(contents, self.valid, self.seed)
             chosen = held if split == "valid" else stay
-        rows = Rows(pictures[chosen].ravel(), np.arange(len(chosen) + 1) * self.length)
+        rows = TokenRows(pictures[chosen].ravel(), np.arange(len(chosen) + 1) * self.length)
         return Examples(rows, self.length, labels=labels[chosen])
 
     def baselines(self) -> dict[str, float]:
         """The most frequent class."""
         return {
-            "majority class": majority(self.load("train").labels, self.load("test").labels),
+            "majority class": majority(self.load("train"), self.load("test")),
         }
 
     def show(self, row: np.ndarray) -> str:
@@ -112,7 +112,7 @@ def _read(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
         with np.load(path, allow_pickle=False) as file:
             pictures, labels = file["x"], file["y"]
     except (OSError, ValueError, KeyError, BadZipFile) as cause:
-        raise WeftError(f"{path} is no npz file with x and y: {cause}") from cause
+        raise WeftError(f"{path} is not an npz file with x and y: {cause}") from cause
     _check(path, pictures, labels)
     return pictures, labels.astype(np.int64)
 

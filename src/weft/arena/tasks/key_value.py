@@ -21,8 +21,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from weft.arena.draws import below, bits
-from weft.arena.examples import Examples, Rows
+from weft.arena.data.draws import below, bits
+from weft.arena.data.examples import Examples, TokenRows
 from weft.arena.tasks.base import TASKS, Split, majority
 from weft.errors import WeftError
 
@@ -34,13 +34,13 @@ _MOST_KEYS = 1 << 24
 @TASKS.register("key_value")
 @dataclass(frozen=True, kw_only=True)
 class KeyValue:
-    """Find the value that a document gives to the key asked for at its end."""
+    """Find the value that a document gives to the key that its end queries."""
 
     pairs: int = 32
     key: int = 2  # symbols of a key
     symbols: int = 64  # different symbols in keys
     values: int = 64  # different values
-    query_first: bool = False  # the key asked for stands in front of the pairs as well
+    query_first: bool = False  # the queried key also comes before the pairs
     train: int = 50_000
     valid: int = 2_000
     test: int = 2_000
@@ -81,7 +81,7 @@ class KeyValue:
         return f"key-value pairs, own generator, seed {self.seed}"
 
     def load(self, split: Split) -> Examples:
-        """Documents and the values asked for; groups are positions of the pair."""
+        """Documents and the queried values; groups are positions of the pair."""
         rows = getattr(self, split)
         stream = bits(self.seed, list(_SHARES).index(split))
         keys = _distinct(self._keys(split), rows, self.pairs, stream)  # (rows, pairs)
@@ -92,7 +92,7 @@ class KeyValue:
         starts = np.arange(rows + 1) * self.length
         groups, names = buckets(gold, self.pairs)
         return Examples(
-            Rows(tokens.ravel(), starts),
+            TokenRows(tokens.ravel(), starts),
             self.length,
             labels=values[every, gold],
             groups=groups,
@@ -104,9 +104,9 @@ class KeyValue:
         train, test = self.load("train"), self.load("test")
         values = self._pairs(test.rows.tokens.reshape(len(test), self.length))[..., -1]
         return {
-            "majority class": majority(train.labels, test.labels),
+            "majority class": majority(train, test),
             "a value of the document": float(
-                (values.astype(int) - self.symbols == test.labels[:, None]).mean()
+                (values.astype(int) - self.symbols == test.classes[:, None]).mean()
             ),
         }
 
@@ -119,7 +119,7 @@ class KeyValue:
         return " ".join("?" if word == f"v{self.values}" else word for word in words)
 
     def _keys(self, split: Split) -> np.ndarray:
-        """Numbers of the keys of a split: about so many tenths of all keys, drawn once for all."""
+        """Numbers of the keys of a split: a fixed random share of all keys."""
         tenth = below(bits(self.seed, len(_SHARES)), (self.symbols**self.key,), 10)
         found = np.flatnonzero(np.isin(tenth, _SHARES[split]))
         if len(found) < self.pairs:

@@ -23,14 +23,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from weft.arena.draws import below, bits
-from weft.arena.examples import Examples, Rows
+from weft.arena.data.draws import below, bits
+from weft.arena.data.examples import Examples, TokenRows
 from weft.arena.tasks import readers
 from weft.arena.tasks.base import SPLITS, TASKS, Split, majority
 from weft.arena.tasks.display import as_text
 from weft.errors import WeftError
 
-PLACES = 5  # where the pair asked for stands in validation and test
+PLACES = 5  # positions of the queried pair in validation and test
 EXPECTED = (
     "<pairs>.jsonl with the fields ordered_kv_records, key and value: the unpacked "
     "kv-retrieval-<pairs>_keys.jsonl of https://github.com/nelson-liu/lost-in-the-middle"
@@ -48,7 +48,7 @@ class KeyValueUuid:
 
     pairs: int = 75  # the published files have 75, 140 and 300
     train: int = 10_000
-    valid: int = 200  # records, each asked at several places
+    valid: int = 200  # records, each queried at several positions
     test: int = 500
     seed: int = 0
     folder: str = ""  # of the published file; default: test records are drawn
@@ -76,7 +76,7 @@ class KeyValueUuid:
         return f"{drawn}; tested on the published {self._file().name}" if self.folder else drawn
 
     def load(self, split: Split) -> Examples:
-        """Documents and the first digit of the value asked for."""
+        """Documents and the first digit of the queried value."""
         if split == "test" and self.folder:
             records, gold = _read(self._file(), self.pairs)
         else:
@@ -97,14 +97,16 @@ class KeyValueUuid:
     def baselines(self) -> dict[str, float]:
         """The most frequent class."""
         return {
-            "majority class": majority(self.load("train").labels, self.load("test").labels),
+            "majority class": majority(self.load("train"), self.load("test")),
         }
 
     def show(self, row: np.ndarray) -> str:
         """The document."""
         return as_text(row)
 
-    def _documents(self, records: np.ndarray, gold: np.ndarray) -> tuple[Rows, int, np.ndarray]:
+    def _documents(
+        self, records: np.ndarray, gold: np.ndarray
+    ) -> tuple[TokenRows, int, np.ndarray]:
         """Rows, their length and their labels: records (rows, pairs, 2, 36), gold (rows,)."""
         every = np.arange(len(records))
         parts = [_OPEN]
@@ -115,7 +117,7 @@ class KeyValueUuid:
         tokens = np.concatenate([_columns(part, len(records)) for part in parts], axis=1)
         starts = np.arange(len(records) + 1) * self.length
         labels = np.searchsorted(_DIGITS, records[every, gold, 1, 0])
-        return Rows(tokens.ravel(), starts), self.length, labels
+        return TokenRows(tokens.ravel(), starts), self.length, labels
 
     def _file(self) -> Path:
         folder = readers.data_folder("key_value_uuid", self.folder, EXPECTED)
@@ -151,13 +153,13 @@ def _moved(records: np.ndarray, gold: np.ndarray, place: int) -> np.ndarray:
 
 
 def _read(path: Path, pairs: int) -> tuple[np.ndarray, np.ndarray]:
-    """Records (rows, pairs, 2, 36) as characters, and which pair is asked for."""
+    """Records (rows, pairs, 2, 36) as characters, and which pair is queried."""
     texts, gold = [], []
     for line, row in readers.json_lines(path, ordered_kv_records=list, key=str, value=str):
         records = row["ordered_kv_records"]
         found = [i for i, pair in enumerate(records) if pair == [row["key"], row["value"]]]
         if len(records) != pairs or len(found) != 1:
-            what = f"needs {pairs} pairs, one of them the key and value asked for"
+            what = f"needs {pairs} pairs, one of them the queried key and value"
             raise readers.broken(path, line, f"{what}; got {len(records)} and {len(found)}")
         text = "".join("".join(pair) for pair in records)
         if len(text) != pairs * 2 * _UUID or set(text) - set("0123456789abcdef-"):

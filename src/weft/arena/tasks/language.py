@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from weft.arena.examples import Examples, Rows
+from weft.arena.data.examples import Examples, TokenRows
 from weft.arena.tasks import readers
 from weft.arena.tasks.base import TASKS, Split
 from weft.arena.tasks.display import as_text
@@ -43,6 +43,7 @@ class Language:
     metric: ClassVar = "bits per byte"
     classes: ClassVar = 0
     vocab: ClassVar = 256
+    tokens: ClassVar = "bytes"
 
     def __post_init__(self) -> None:
         if self.length < 2:
@@ -58,7 +59,7 @@ class Language:
         """Windows in the order of the text."""
         data = self._bytes(split)
         begins = range(0, len(data) - 1, self.length - 1)
-        rows = Rows.of([data[begin : begin + self.length] for begin in begins])
+        rows = TokenRows.of([data[begin : begin + self.length] for begin in begins])
         return Examples(rows, self.length)
 
     def baselines(self) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Pixels: small pictures in the colours of a palette, to be continued, filled in or classified.
 
 CIFAR-10 in colour, reduced to `size` × `size` by averaging, each pixel the number of one of
-`colours` colours (`weft.arena.palette`), row after row. The palette is made from the training
+`colours` colours (`weft.arena.data.palette`), row after row. The palette is made from the training
 pictures. Its own objective is to classify; objective = "pixel_lm" learns from the pictures alone,
 and a [[phase]] of it before one of classification is what iGPT does.
 
@@ -18,9 +18,9 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from weft.arena.cache import Arrays, cached
-from weft.arena.examples import Examples, Rows
-from weft.arena.palette import nearest, palette
+from weft.arena.data.cache import Arrays, cached
+from weft.arena.data.examples import Examples, TokenRows
+from weft.arena.data.palette import nearest, palette
 from weft.arena.tasks import readers
 from weft.arena.tasks.base import TASKS, Split, majority
 from weft.arena.tasks.display import as_picture
@@ -80,7 +80,7 @@ class Pixels:
         """Pictures and what they show, in the order of a hash."""
         found = self._made()
         tokens, labels = found[f"{split}_tokens"], found[f"{split}_labels"]
-        rows = Rows(tokens.reshape(-1), np.arange(len(labels) + 1) * self.length)
+        rows = TokenRows(tokens.reshape(-1), np.arange(len(labels) + 1) * self.length)
         return Examples(rows, self.length, labels=labels)
 
     def palette(self) -> np.ndarray:
@@ -90,7 +90,7 @@ class Pixels:
     def baselines(self) -> dict[str, float]:
         """The most frequent class."""
         train, test = self.load("train"), self.load("test")
-        return {"majority class": majority(train.labels, test.labels)}
+        return {"majority class": majority(train, test)}
 
     def show(self, row: np.ndarray) -> str:
         """The picture in characters, dark to bright as the palette is."""

@@ -20,8 +20,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from weft.arena.cache import Arrays, cached
-from weft.arena.examples import Examples, Rows
+from weft.arena.data.cache import Arrays, cached
+from weft.arena.data.examples import Examples, TokenRows
 from weft.arena.tasks import readers
 from weft.arena.tasks.base import TASKS, Split, best_threshold, majority
 from weft.arena.tasks.display import as_text
@@ -54,6 +54,7 @@ class Retrieval:
     metric: ClassVar = "accuracy"
     classes: ClassVar = 2
     vocab: ClassVar = 256
+    tokens: ClassVar = "bytes"
 
     def __post_init__(self) -> None:
         if self.length < 1:
@@ -83,20 +84,20 @@ class Retrieval:
         found = cached("retrieval", settings, lambda _: _read(files, self.length))
         documents = found["tokens"], found["starts"]
         return Examples(
-            Rows(*documents, found["first"]),
+            TokenRows(*documents, found["first"]),
             self.length,
             labels=found["labels"],
-            second=Rows(*documents, found["second"]),
+            second=TokenRows(*documents, found["second"]),
         )
 
     def baselines(self) -> dict[str, float]:
         """The most frequent class, and the share of words that the two documents have in common."""
         train, test = self.load("train"), self.load("test")
         sample = np.arange(min(_SAMPLE, len(train)))
-        threshold = best_threshold(overlaps(train, sample), train.labels[sample])
+        threshold = best_threshold(overlaps(train, sample), train.classes[sample])
         guess = overlaps(test, np.arange(len(test))) >= threshold
         return {
-            "majority class": majority(train.labels, test.labels),
+            "majority class": majority(train, test),
             "words in common": float((guess == test.labels).mean()),
         }
 
@@ -112,7 +113,8 @@ def overlaps(examples: Examples, index: np.ndarray) -> np.ndarray:
     """(pairs,) words that both documents hold, as a share of the words that either holds."""
     words: dict[int, set[bytes]] = {}
 
-    def words_of(rows: Rows, i: int) -> set[bytes]:
+    def words_of(rows: TokenRows, i: int) -> set[bytes]:
+        assert rows.pick is not None
         number = int(rows.pick[i])
         if number not in words:
             text = rows[i].tobytes().lower()
@@ -121,7 +123,7 @@ def overlaps(examples: Examples, index: np.ndarray) -> np.ndarray:
 
     shares = []
     for i in index:
-        first, second = words_of(examples.rows, i), words_of(examples.second, i)
+        first, second = words_of(examples.rows, i), words_of(examples.others, i)
         shares.append(len(first & second) / max(1, len(first | second)))
     return np.array(shares)
 
@@ -139,7 +141,7 @@ def _read(files: list[Path], length: int) -> Arrays:
         rows.append((*places, label))
     if not rows:
         raise WeftError(f"{files[0]} holds no pairs")
-    documents = Rows.of(list(numbers))
+    documents = TokenRows.of(list(numbers))
     first, second, labels = np.array(rows, dtype=np.int64).T.copy()
     return {
         "tokens": documents.tokens,
@@ -152,8 +154,8 @@ def _read(files: list[Path], length: int) -> Arrays:
 
 def _official_pairs(path: Path) -> Iterator[Pair]:
     for line, (label, _, _, first, second) in readers.tab_lines(path, columns=5):
-        texts = (_literal(text, path, line) for text in (first, second))
-        yield line, *texts, readers.class_label(label, 2, path, line)
+        one, other = _literal(first, path, line), _literal(second, path, line)
+        yield line, one, other, readers.class_label(label, 2, path, line)
 
 
 def _literal(text: str, path: Path, line: int) -> bytes:

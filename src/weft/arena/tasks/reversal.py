@@ -13,8 +13,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from weft.arena.draws import below, bits
-from weft.arena.examples import Examples, Rows
+from weft.arena.data.draws import below, bits
+from weft.arena.data.examples import Examples, TokenRows
 from weft.arena.tasks.base import SPLITS, TASKS, Split
 from weft.errors import WeftError
 
@@ -59,7 +59,7 @@ class Reversal:
         tokens = below(stream, (rows, self.length), self.symbols).astype(np.int32)
         ahead = [row[:size] for row, size in zip(tokens, sizes, strict=True)]
         back = [row[::-1] for row in ahead]
-        return Examples(Rows.of(ahead), self.length, second=Rows.of(back))
+        return Examples(TokenRows.of(ahead), self.length, second=TokenRows.of(back))
 
     def baselines(self) -> dict[str, float]:
         """Token accuracy, ends included: any symbol, with the end known; and copying."""
@@ -67,7 +67,7 @@ class Reversal:
         sizes = test.rows.lengths
         total = (sizes + 1).sum()
         pairs = zip((test.rows[i] for i in range(len(test))), range(len(test)), strict=True)
-        same = sum(int((row == test.second[i]).sum()) for row, i in pairs)
+        same = sum(int((row == test.others[i]).sum()) for row, i in pairs)
         return {
             "one symbol": float((sizes.sum() / self.symbols + len(sizes)) / total),
             "copying": float((same + len(sizes)) / total),

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from weft.arena.examples import Examples, Rows
+from weft.arena.data.examples import Examples, TokenRows
 from weft.arena.tasks import readers
 from weft.arena.tasks.base import TASKS, Split, majority
 from weft.arena.tasks.display import as_text
@@ -46,6 +46,8 @@ class Text:
     metric: ClassVar = "accuracy"
     classes: ClassVar = 2
     vocab: ClassVar = 256
+    tokens: ClassVar = "bytes"
+    labels: ClassVar = _CLASSES
 
     def __post_init__(self) -> None:
         if self.length < 1:
@@ -69,13 +71,13 @@ class Text:
         else:
             stay, held = readers.held_out(texts, self.valid, self.seed)
             chosen = held if split == "valid" else stay
-        rows = Rows.of([texts[i][: self.length] for i in chosen])
+        rows = TokenRows.of([texts[i][: self.length] for i in chosen])
         return Examples(rows, self.length, labels=labels[chosen])
 
     def baselines(self) -> dict[str, float]:
         """The most frequent class."""
         return {
-            "majority class": majority(self.load("train").labels, self.load("test").labels),
+            "majority class": majority(self.load("train"), self.load("test")),
         }
 
     def show(self, row: np.ndarray) -> str:

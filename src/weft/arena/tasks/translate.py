@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from weft.arena.examples import Examples, Rows
+from weft.arena.data.examples import Examples, TokenRows
 from weft.arena.tasks import readers
 from weft.arena.tasks.base import SPLITS, TASKS, Split
 from weft.arena.tasks.display import as_text
@@ -54,15 +54,15 @@ class Translate:
         if not found:
             raise WeftError(f"{path} holds no pairs. The folder holds {EXPECTED}")
         sources, targets = zip(*found, strict=True)
-        return Examples(Rows.of(sources), self.length, second=Rows.of(targets))
+        return Examples(TokenRows.of(sources), self.length, second=TokenRows.of(targets))
 
     def baselines(self) -> dict[str, float]:
         """Token accuracy, ends included: the most frequent byte, its end known; and copying."""
         train, test = self.load("train"), self.load("test")
-        usual = np.bincount(train.second.tokens, minlength=256).argmax()
+        usual = np.bincount(train.others.tokens, minlength=256).argmax()
         most = copied = total = 0
         for row in range(len(test)):
-            target, source = (side[row][: self.length] for side in (test.second, test.rows))
+            target, source = (side[row][: self.length] for side in (test.others, test.rows))
             shared = min(len(target), len(source))
             copied += int((target[:shared] == source[:shared]).sum()) + 1
             most += int((target == usual).sum()) + 1

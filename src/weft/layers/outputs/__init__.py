@@ -5,7 +5,7 @@ from weft.layers.outputs.base import OUTPUTS, Output, OutputConfig, TokenLoss
 from weft.layers.outputs.factorised import Factorised
 from weft.layers.outputs.linear import Linear
 from weft.layers.outputs.mixture_of_softmaxes import MixtureOfSoftmaxes
-from weft.layers.outputs.sparse import Sparse
+from weft.layers.outputs.sparse import SparseLinear
 
 __all__ = [
     "OUTPUTS",
@@ -15,6 +15,6 @@ __all__ = [
     "MixtureOfSoftmaxes",
     "Output",
     "OutputConfig",
-    "Sparse",
+    "SparseLinear",
     "TokenLoss",
 ]

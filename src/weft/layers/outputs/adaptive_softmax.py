@@ -4,16 +4,16 @@
     p(v) = p_head(cluster i) · p_i(v | cluster i)     v in tail i
     head = softmax(h [H; T]ᵀ),   p_i = softmax((h P_i) W_iᵀ),   P_i (c, c / shrink^i)
 
-Tokens stand in order of frequency (`weft.layers.clusters`); the cutoffs say where clusters end.
-The loss computes a tail only for the tokens whose target lies in it. Without projection a tail has
+Tokens are sorted by frequency (`weft.layers.clusters`); the cutoffs are where clusters end. The
+loss computes a tail only for the tokens whose target is in it. Without projection a tail has
 the full width and no P_i. `scores` gives log-probabilities of all tokens, for decoding.
 
 Tied to an adaptive input with the same clusters it shares the tables, and the projections of the
 tails (Baevski, Auli 2018, https://arxiv.org/abs/1809.10853).
 
 Paper: Grave et al. 2016, https://arxiv.org/abs/1609.04309
-Differs from it: the budget of tokens per tail of some implementations, beyond which tokens are
-dropped from the loss, is not there: each target counts.
+Differs from some implementations: no limit on tokens per tail, beyond which they would be dropped
+from the loss: each target counts.
 """
 
 from __future__ import annotations
@@ -27,26 +27,28 @@ from torch import Tensor, nn
 
 from weft.errors import WeftError
 from weft.layers.clusters import Clusters
-from weft.layers.outputs.base import OUTPUTS, Output, OutputConfig
+from weft.layers.embedding import Embedder
+from weft.layers.outputs.base import OUTPUTS, BaseOutput, Output
 
 
 @OUTPUTS.register("adaptive_softmax")
 @dataclass(frozen=True, kw_only=True)
-class AdaptiveSoftmax(OutputConfig):
+class AdaptiveSoftmax(BaseOutput):
     """A head for frequent tokens, and narrower tails for the rest."""
 
     cutoffs: tuple[int, ...]  # first ranks of the tails
-    shrink: int = 4  # each tail is so many times narrower than the one before
+    shrink: int = 4  # each tail is narrower than the one before by this factor
     projects: bool = True  # False: every tail is as wide as the model
     frequent: tuple[int, ...] = ()  # ids that come first; the others follow in order of id
 
-    fused = True
-
     def __post_init__(self) -> None:
-        for name in ("cutoffs", "frequent"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
         if not self.cutoffs:
             raise WeftError("an adaptive softmax has at least one cutoff; for none take 'linear'")
+
+    @property
+    def fused(self) -> bool:
+        """Always: the loss needs only the tails of its targets."""
+        return True
 
     def check(self, embedding: Any, tied: bool) -> None:
         """Tied to an adaptive input with the same clusters."""
@@ -62,21 +64,23 @@ class AdaptiveSoftmax(OutputConfig):
             )
 
     def clusters(self, vocab: int) -> Clusters:
-        """Which tokens stand where."""
+        """Which tokens are in which cluster."""
         return Clusters(
             vocab=vocab, cutoffs=self.cutoffs, shrink=self.shrink, frequent=self.frequent
         )
 
-    def build(self, dim: int, vocab: int, tied: nn.Module | None = None) -> AdaptiveSoftmaxOutput:
-        """The module."""
+    def build(self, dim: int, vocab: int, tied: Embedder | None = None) -> AdaptiveSoftmaxOutput:
         return AdaptiveSoftmaxOutput(self, dim, vocab, tied)
 
 
 class AdaptiveSoftmaxOutput(Output):
     """Log-probabilities by cluster."""
 
+    ranks: Tensor
+    ids: Tensor
+
     def __init__(
-        self, config: AdaptiveSoftmax, dim: int, vocab: int, tied: nn.Module | None
+        self, config: AdaptiveSoftmax, dim: int, vocab: int, tied: Embedder | None
     ) -> None:
         super().__init__()
         self.config, self.places = config, config.clusters(vocab)
@@ -103,10 +107,10 @@ class AdaptiveSoftmaxOutput(Output):
             parts.append(head[..., first + i - 1, None] + self._tail(hidden, i))
         return torch.cat(parts, dim=-1)[..., self.ranks]  # (..., vocab)
 
-    def _judge(self, rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        recorded = rows.is_cuda and torch.cuda.is_current_stream_capturing()
-        if torch.compiler.is_compiling() or recorded:
-            # Rows picked by their targets have a new shape each time; all rows have not.
+    def _row_losses(self, rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        capturing = rows.is_cuda and torch.cuda.is_current_stream_capturing()
+        if torch.compiler.is_compiling() or capturing:
+            # A graph needs static shapes, and the rows of a cluster are a new number each time.
             found = self.scores(rows)  # (t, vocab)
             return -found.gather(-1, targets[:, None])[:, 0], found.detach().argmax(-1)
         return self._by_cluster(rows, self.ranks[targets])
@@ -126,7 +130,7 @@ class AdaptiveSoftmaxOutput(Output):
 
     @torch.no_grad()
     def _best(self, rows: Tensor, head: Tensor) -> Tensor:
-        """The most probable token of each row; a tail counts only where it could win."""
+        """The most probable token of each row; a tail is computed only where it could win."""
         first = self.places.sizes[0]
         log, rank = head[:, :first].max(-1)
         for i in range(1, len(self.tables)):

@@ -1,20 +1,20 @@
-"""The contract of an output: from what a trunk gives to scores over a vocabulary.
+"""The contract of an output: from hidden states to scores over a vocabulary.
 
     config.build(dim, vocab, tied=None) -> Output
     scores(hidden)                     (..., c) -> (..., vocab), logits or log-probabilities
     loss(hidden, targets, chosen)      (..., c), (...), (...) -> −log p(target), and the best token
 
 softmax(scores) is the distribution over the vocabulary in each case, so a sampler needs nothing
-else. `loss` is a method of its own because some outputs can give −log p(target) without ever
-holding the scores of all tokens: those say so with `fused`, and objectives then ask for the loss.
+else. `loss` is a separate method because some outputs can compute −log p(target) without ever
+holding the scores of all tokens: their configs are `fused`, and objectives then call `loss`.
 
-`tied` is the embedder whose tables an output shares; None gives it tables of its own. A config
-says in `check` which embeddings it can be tied to.
+`tied` is the embedder whose tables an output shares; None gives it tables of its own. The config's
+`check` refuses embeddings that it cannot be tied to.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from weft.errors import WeftError
+from weft.kernels.linear_cross_entropy import linear_cross_entropy
+from weft.layers.embedding import Embedder
 from weft.registry import Registry
 
 OUTPUTS = Registry("output")
@@ -29,26 +31,34 @@ INITIAL_STD = 0.02
 
 
 class TokenLoss(NamedTuple):
-    """What an output makes of hidden states and their targets, token by token."""
+    """The loss and the prediction of each token."""
 
     loss: Tensor  # (...), float32 or wider: −log p(target), 0 where a token is not chosen
     best: Tensor  # (...), int64: the most probable token
 
 
-class OutputConfig:
+class BaseOutput:
     """What every config of an output has."""
 
     name: ClassVar[str]
-    fused: ClassVar[bool] = False  # the loss is better asked for than taken from the scores
+    chunk: int | None = None  # tokens whose scores exist at one time in the loss; None: all
+
+    @property
+    def fused(self) -> bool:
+        """Whether objectives call `loss` instead of computing it from the scores."""
+        return self.chunk is not None
 
     def check(self, embedding: Any, tied: bool) -> None:
-        """Refuse what this output cannot be tied to; `embedding` is the trunk's config."""
+        """Raise where this output cannot be tied to `embedding`, the trunk's config."""
         if tied:
             raise WeftError(f"the output {self.name!r} has no table to share; set tied=False")
 
-    def build(self, dim: int, vocab: int, tied: nn.Module | None = None) -> Output:
+    def build(self, dim: int, vocab: int, tied: Embedder | None = None) -> Output:
         """The module for this width and vocabulary, sharing tables with the embedder `tied`."""
         raise NotImplementedError(f"{type(self).__name__} has to define build")
+
+
+OutputConfig = Annotated[BaseOutput, OUTPUTS]  # a config, a table or a spec string
 
 
 class Output(nn.Module):
@@ -74,20 +84,44 @@ class Output(nn.Module):
         return TokenLoss(loss if chosen is None else loss.masked_fill(~chosen, 0.0), best)
 
     def _rows(self, rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """The same for rows (t, c) and targets (t,): one chunk after the other, if asked."""
+        """The same for rows (t, c) and targets (t,), chunk by chunk."""
         if self.chunk is None or len(rows) <= self.chunk:
-            return self._judge(rows, targets)
+            return self._row_losses(rows, targets)
         parts = [
-            checkpoint(self._judge, part, wanted, use_reentrant=False)
+            checkpoint(self._row_losses, part, wanted, use_reentrant=False)
             for part, wanted in zip(rows.split(self.chunk), targets.split(self.chunk), strict=True)
         ]
         losses, best = zip(*parts, strict=True)
         return torch.cat(losses), torch.cat(best)
 
-    def _judge(self, rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def _row_losses(self, rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         scores = self.scores(rows)  # (t, vocab)
         wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
         return F.cross_entropy(wide, targets, reduction="none"), scores.detach().argmax(-1)
+
+
+class TableOutput(Output):
+    """features(h) Wᵀ with a table W (vocab, width); chunks of the loss are one fused kernel."""
+
+    weight: nn.Parameter
+
+    def features(self, hidden: Tensor) -> Tensor:
+        """(..., c) -> (..., width)."""
+        raise NotImplementedError(f"{type(self).__name__} has to define features")
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        """(..., c) -> (..., vocab)."""
+        return F.linear(self.features(hidden), self.weight)
+
+    def _rows(self, rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        if self.chunk is None:
+            return super()._rows(rows, targets)
+        return linear_cross_entropy(self.features(rows), self.weight, targets, self.chunk)
+
+
+def token_table(dim: int, vocab: int, tied: Embedder | None) -> nn.Parameter:
+    """The table (vocab, c): the embedder's, or a new one, N(0, 0.02)."""
+    return nn.Parameter(torch.randn(vocab, dim) * INITIAL_STD) if tied is None else tied.table
 
 
 def check_chunk(chunk: int | None) -> None:

@@ -1,4 +1,4 @@
-"""The factorised output: the model's width, a narrow waist, the vocabulary.
+"""The factorised output: from the model's width through a bottleneck to the vocabulary.
 
     scores = (h W) Fᵀ,    W (c, factor),  F (vocab, factor)
 
@@ -15,17 +15,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.errors import WeftError
-from weft.kernels.linear_cross_entropy import linear_cross_entropy
-from weft.layers.outputs.base import INITIAL_STD, OUTPUTS, Output, OutputConfig, check_chunk
+from weft.layers.embedding import Embedder
+from weft.layers.outputs.base import INITIAL_STD, OUTPUTS, BaseOutput, TableOutput, check_chunk
 
 
 @OUTPUTS.register("factorised")
 @dataclass(frozen=True, kw_only=True)
-class Factorised(OutputConfig):
+class Factorised(BaseOutput):
     """Two matrices with `factor` channels between them."""
 
     factor: int = 128
@@ -33,13 +32,8 @@ class Factorised(OutputConfig):
 
     def __post_init__(self) -> None:
         if self.factor < 1:
-            raise WeftError(f"factor is the width of the waist, at least 1; got {self.factor}")
+            raise WeftError(f"factor is the width of the bottleneck, at least 1; got {self.factor}")
         check_chunk(self.chunk)
-
-    @property
-    def fused(self) -> bool:
-        """Whether objectives ask for the loss."""
-        return self.chunk is not None
 
     def check(self, embedding: Any, tied: bool) -> None:
         """Tied to an embedding with the same factor."""
@@ -49,15 +43,14 @@ class Factorised(OutputConfig):
                 f"factor; got factor={self.factor} and Embedding(factor={embedding.factor})"
             )
 
-    def build(self, dim: int, vocab: int, tied: nn.Module | None = None) -> FactorisedOutput:
-        """The module."""
+    def build(self, dim: int, vocab: int, tied: Embedder | None = None) -> FactorisedOutput:
         return FactorisedOutput(self, dim, vocab, tied)
 
 
-class FactorisedOutput(Output):
+class FactorisedOutput(TableOutput):
     """(h W) Fᵀ."""
 
-    def __init__(self, config: Factorised, dim: int, vocab: int, tied: nn.Module | None) -> None:
+    def __init__(self, config: Factorised, dim: int, vocab: int, tied: Embedder | None) -> None:
         super().__init__()
         self.config, self.chunk = config, config.chunk
         if tied is None:
@@ -65,18 +58,9 @@ class FactorisedOutput(Output):
             self.waist = nn.Parameter(torch.randn(dim, config.factor) * dim**-0.5)
             self.weight = nn.Parameter(torch.randn(vocab, config.factor) * INITIAL_STD)
         else:
-            # The embedding makes a stream of unit variance from them, see `Embedder`.
+            # Their product has unit variance per channel, see `Embedder`.
             self.scale = dim**-0.5
             self.waist, self.weight = tied.waist, tied.table
 
-    def scores(self, hidden: Tensor) -> Tensor:
-        """(..., c) -> (..., vocab)."""
-        return F.linear(self._narrow(hidden), self.weight)
-
-    def _rows(self, rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        if self.chunk is None:
-            return super()._rows(rows, targets)
-        return linear_cross_entropy(self._narrow(rows), self.weight, targets, self.chunk)
-
-    def _narrow(self, hidden: Tensor) -> Tensor:
+    def features(self, hidden: Tensor) -> Tensor:
         return (hidden * self.scale) @ self.waist  # (..., factor)

@@ -3,8 +3,8 @@
     scores = h Eᵀ / √c,   E the table of the embedding (tied)
     scores = h Hᵀ,        H a matrix of its own, N(0, 0.02) at the start
 
-With `chunk`, the loss is fused: scores exist for that many tokens at one time and are computed
-again for the gradient (`weft.kernels.linear_cross_entropy`). Training memory is then
+With `chunk`, the loss is fused: scores exist for that many tokens at one time and are recomputed
+for the gradient (`weft.kernels.linear_cross_entropy`). Training memory is then
 O(chunk·vocab) instead of O(tokens·vocab), for one more product.
 
 Paper (tying): Press, Wolf 2016, https://arxiv.org/abs/1608.05859
@@ -15,18 +15,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.errors import WeftError
-from weft.kernels.linear_cross_entropy import linear_cross_entropy
-from weft.layers.outputs.base import INITIAL_STD, OUTPUTS, Output, OutputConfig, check_chunk
+from weft.layers.embedding import Embedder
+from weft.layers.outputs.base import OUTPUTS, BaseOutput, TableOutput, check_chunk, token_table
 
 
 @OUTPUTS.register("linear")
 @dataclass(frozen=True, kw_only=True)
-class Linear(OutputConfig):
+class Linear(BaseOutput):
     """One matrix over the vocabulary."""
 
     chunk: int | None = None  # tokens whose scores exist at one time in the loss; None: all
@@ -34,16 +32,11 @@ class Linear(OutputConfig):
     def __post_init__(self) -> None:
         check_chunk(self.chunk)
 
-    @property
-    def fused(self) -> bool:
-        """Whether objectives ask for the loss."""
-        return self.chunk is not None
-
     def check(self, embedding: Any, tied: bool) -> None:
         """Tied to a table as wide as the model."""
-        if tied and embedding.bumps is not None:
+        if tied and embedding.rbf_levels is not None:
             raise WeftError(
-                "tied scores use the table of the embedding, and one with bumps has none; "
+                "tied scores use the table of the embedding, and one by rbf_levels has none; "
                 "set tied=False"
             )
         if tied and (embedding.factor is not None or embedding.cutoffs):
@@ -53,30 +46,19 @@ class Linear(OutputConfig):
                 "take the output factorised(...) or adaptive_softmax(...)"
             )
 
-    def build(self, dim: int, vocab: int, tied: nn.Module | None = None) -> LinearOutput:
-        """The module."""
+    def build(self, dim: int, vocab: int, tied: Embedder | None = None) -> LinearOutput:
         return LinearOutput(self, dim, vocab, tied)
 
 
-class LinearOutput(Output):
+class LinearOutput(TableOutput):
     """h Hᵀ, or h Eᵀ / √c."""
 
-    def __init__(self, config: Linear, dim: int, vocab: int, tied: nn.Module | None) -> None:
+    def __init__(self, config: Linear, dim: int, vocab: int, tied: Embedder | None) -> None:
         super().__init__()
         self.config, self.chunk = config, config.chunk
-        # Rows of a tied table are as long as √c, so that they make a stream of unit variance.
+        # Rows of a tied table have norm √c: embedded tokens have unit variance.
         self.scale = None if tied is None else dim**-0.5
-        own = tied is None
-        self.weight = nn.Parameter(torch.randn(vocab, dim) * INITIAL_STD) if own else tied.table
+        self.weight = token_table(dim, vocab, tied)
 
-    def scores(self, hidden: Tensor) -> Tensor:
-        """(..., c) -> (..., vocab)."""
-        return F.linear(self._scaled(hidden), self.weight)
-
-    def _rows(self, rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        if self.chunk is None:
-            return super()._rows(rows, targets)
-        return linear_cross_entropy(self._scaled(rows), self.weight, targets, self.chunk)
-
-    def _scaled(self, hidden: Tensor) -> Tensor:
+    def features(self, hidden: Tensor) -> Tensor:
         return hidden if self.scale is None else hidden * self.scale

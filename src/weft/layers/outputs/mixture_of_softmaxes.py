@@ -1,10 +1,10 @@
-"""Mixture of softmaxes: several distributions, weighted by the state.
+"""Mixture of softmaxes: several distributions, weighted by the hidden state.
 
     p = Σ_k π_k softmax(E tanh(W_k h + b_k)),    π = softmax(W_π h)
 
 log p has any rank, where one softmax has at most rank c. Computed as
 logsumexp_k(log π_k + log p_k), so that nothing underflows. Costs K products with the table E, and
-memory for K times the scores: `chunk` holds them for so many tokens at one time only.
+memory for K times the scores: `chunk` limits the tokens whose scores exist at one time.
 
 Paper: Yang et al. 2017, https://arxiv.org/abs/1711.03953
 """
@@ -19,13 +19,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.errors import WeftError
-from weft.layers.outputs.base import INITIAL_STD, OUTPUTS, Output, OutputConfig, check_chunk
+from weft.layers.embedding import Embedder
+from weft.layers.outputs.base import OUTPUTS, BaseOutput, Output, check_chunk, token_table
 from weft.layers.outputs.linear import Linear
 
 
 @OUTPUTS.register("mixture_of_softmaxes")
 @dataclass(frozen=True, kw_only=True)
-class MixtureOfSoftmaxes(OutputConfig):
+class MixtureOfSoftmaxes(BaseOutput):
     """`parts` softmaxes over one table."""
 
     parts: int = 15
@@ -36,17 +37,11 @@ class MixtureOfSoftmaxes(OutputConfig):
             raise WeftError(f"parts counts softmaxes, at least 1; got parts={self.parts}")
         check_chunk(self.chunk)
 
-    @property
-    def fused(self) -> bool:
-        """Whether objectives ask for the loss."""
-        return self.chunk is not None
-
     def check(self, embedding: Any, tied: bool) -> None:
         """Tied to a table as wide as the model."""
         Linear().check(embedding, tied)
 
-    def build(self, dim: int, vocab: int, tied: nn.Module | None = None) -> MixtureOutput:
-        """The module."""
+    def build(self, dim: int, vocab: int, tied: Embedder | None = None) -> MixtureOutput:
         return MixtureOutput(self, dim, vocab, tied)
 
 
@@ -54,13 +49,12 @@ class MixtureOutput(Output):
     """logsumexp_k(log π_k + log softmax(E tanh(W_k h + b_k)))."""
 
     def __init__(
-        self, config: MixtureOfSoftmaxes, dim: int, vocab: int, tied: nn.Module | None
+        self, config: MixtureOfSoftmaxes, dim: int, vocab: int, tied: Embedder | None
     ) -> None:
         super().__init__()
         self.config, self.chunk, self.dim = config, config.chunk, dim
         self.scale = 1.0 if tied is None else dim**-0.5
-        own = tied is None
-        self.weight = nn.Parameter(torch.randn(vocab, dim) * INITIAL_STD) if own else tied.table
+        self.weight = token_table(dim, vocab, tied)
         self.to_parts = nn.Linear(dim, config.parts * dim)
         self.to_prior = nn.Linear(dim, config.parts, bias=False)
 

@@ -41,7 +41,7 @@ WEFT int weft_set_level(const char* level) {
     });
 }
 
-// Waits between phases, looks while waiting, and how often a thread went to sleep.
+// Waits between phases, polls while waiting, and how often a thread slept.
 WEFT void weft_waits(int64_t* counts) {
     counts[0] = Gate::waits.load();
     counts[1] = Gate::looks.load();
@@ -53,6 +53,7 @@ WEFT int weft_load(const void* data, uint64_t bytes, void** model) {
     return guarded([&] { *model = new Model(data, bytes); });
 }
 WEFT void weft_unload(void* model) { delete (Model*)model; }
+WEFT int64_t weft_vocab(void* model) { return ((Model*)model)->vocab(); }
 
 WEFT int weft_start(void* model, int64_t rows, void** decoder) {
     return guarded([&] { *decoder = new Decoder{Session(*(Model*)model, rows), {}}; });
@@ -97,6 +98,8 @@ static void check(const Session& session, const Call& call) {
             throw Error("the sequence has " + std::to_string(length) + " tokens, but the model has " +
                         "positions for " + std::to_string(limit));
     }
+    // Outputs are normalised in a buffer with room for as many rows as there are tokens.
+    if (call.outputs < 0 || call.outputs > call.tokens) throw Error("more outputs than tokens");
     for (int64_t o = 0; o < call.outputs; o++)
         if (call.wanted[o] < 0 || call.wanted[o] >= call.tokens) throw Error("no such token");
 }
@@ -125,7 +128,7 @@ WEFT void weft_profile(void* decoder, int64_t* calls, int64_t* nanoseconds, int6
     profile = Profile();
 }
 
-// Reads `count` floats with all threads, once; the sum keeps the reading from being dropped.
+// Reads `count` floats with all threads, once; the sum keeps the loop from being optimised away.
 WEFT float weft_read(const float* data, int64_t count) {
     std::atomic<float> total{0};
     shared_pool()->run([&](Team& team) {

@@ -1,12 +1,12 @@
-// Attention over the cache, and the projections before and behind it.
+// Attention over the cache, and the projections before and after it.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "step.h"
 
-// Threads that take turns get heads that stand side by side in the cache: what a head asks for
-// beyond its own numbers is where the next one of the same thread begins.
+// A thread's heads are adjacent in the cache: what a head prefetches beyond its own data is where
+// the next head of the same thread begins.
 static int64_t own_head(const Team& team, int64_t turn, int64_t heads) {
     int64_t threads = team.size();
     return heads % threads ? turn : turn % threads * (heads / threads) + turn / threads;
@@ -86,12 +86,12 @@ void Step::rotate(const Attention& a, int64_t token, float* x) const {
     }
 }
 
-// Rows first .. first + run, four far apart at a time: of wide rows, memory answers four streams
-// sooner than one.
+// Rows first .. first + run, four distant ones at a time: with wide rows, four streams use more of
+// the memory bandwidth than one.
 static const int32_t* far_rows(std::vector<int32_t>& order, int64_t first, int64_t run) {
     order.resize(std::max<size_t>(order.size(), PAGE + 2));
     int32_t* made = order.data();
-    int32_t* key = made + PAGE;  // what the list was made for
+    int32_t* key = made + PAGE;  // which list this is
     if (key[0] == first && key[1] == run) return made;
     int64_t part = run / 4, at = 0;
     for (int64_t i = 0; i < part; i++)

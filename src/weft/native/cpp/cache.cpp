@@ -21,7 +21,7 @@ void* allocate(int64_t bytes) {
 
 Cache::Cache(Dtype dtype, int64_t heads, int64_t head_dim, int64_t window, int64_t sinks)
     : dtype_(dtype), heads_(heads), head_dim_(head_dim), window_(window), sinks_(sinks) {
-    ring_ = window + MOST_TOKENS - 1;  // what the first token of a call reads outlives the call
+    ring_ = window + MOST_TOKENS - 1;  // a call does not overwrite what its first token reads
     width_ = dtype == FLOAT32 ? 4 : dtype == BFLOAT16 ? 2 : 1;
 }
 

@@ -1,5 +1,5 @@
-// Keys and values of one sequence in one layer: pages of 256 tokens, made when they are needed.
-// A window writes around in a ring, so its memory does not grow.
+// Keys and values of one sequence in one layer: pages of 256 tokens, allocated on demand.
+// A window is a ring buffer, so its memory does not grow.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ Block<T> block(int64_t count) {
 class Cache {
   public:
     Cache(Dtype dtype, int64_t heads, int64_t head_dim, int64_t window, int64_t sinks);
-    Cache(const Cache& other);  // a copy of its own
+    Cache(const Cache& other);  // a deep copy
     Cache(Cache&&) = default;
 
     void reserve(int64_t tokens);  // room for positions below this

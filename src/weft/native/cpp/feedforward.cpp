@@ -1,4 +1,4 @@
-// Feed-forwards: dense, gated, and sparse ones that read the chosen rows alone.
+// Feed-forwards: dense, gated, and sparse ones that read only the chosen rows.
 #include <algorithm>
 #include <cmath>
 
@@ -68,7 +68,7 @@ void Step::dense(Team& team, const FeedForward& f, float* into) {
     mark(team, P_FEEDFORWARD, f.hidden.bytes() + (gated ? f.gate.bytes() : 0) + f.out.bytes());
 }
 
-// The controller's logits of some blocks, their largest unit, and what that unit says.
+// The controller's logits of some blocks, their largest unit, and the value of that unit.
 void Step::choose(Team& team, const FeedForward& f, int64_t token, int64_t first, int64_t last) {
     std::vector<float>& logits = space_.logits[team.id()];
     int64_t count = (last - first) * f.block, blocks = f.blocks();
@@ -102,7 +102,7 @@ void Step::sparse(Team& team, const FeedForward& f, float* into) {
         choose(team, f, item / each, first, std::min(first + piece, blocks));
     }
     team.barrier();
-    // Columns are shared out, so that the sum over rows has one order whatever the threads.
+    // Columns are divided among threads, so that the order of the sum over rows is fixed.
     int64_t slices = team.size(), slice = ((dim_ + slices - 1) / slices + 15) / 16 * 16, live = 0;
     std::vector<int32_t>& rows = space_.picked[team.id()];
     std::vector<float>& weights = space_.scores[team.id()];
@@ -112,7 +112,7 @@ void Step::sparse(Team& team, const FeedForward& f, float* into) {
     for (int64_t t = 0; t < tokens_; t++) {
         int64_t count = 0;
         for (int64_t b = t * blocks; b < (t + 1) * blocks; b++)
-            if (space_.active[b] != 0) {  // rows of silent units are not read
+            if (space_.active[b] != 0) {  // rows of units that are 0 are not read
                 rows[count] = space_.chosen[b];
                 weights[count++] = space_.active[b];
             }

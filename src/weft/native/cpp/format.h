@@ -8,7 +8,7 @@ constexpr char MAGIC[8] = {'W', 'E', 'F', 'T', 'N', 'A', 'T', '1'};
 constexpr int64_t ALIGNMENT = 64;
 
 struct TensorRecord {
-    uint32_t dtype, panels;         // panels: columns lie together in groups of 16
+    uint32_t dtype, panels;         // panels: columns are stored in groups of 16
     uint64_t rows, cols;
     uint64_t offset, scales;        // scales: 0 unless int8
 };

@@ -9,7 +9,7 @@
 
 namespace WEFT_LEVEL {
 
-constexpr int64_t AHEAD = 2048;  // bytes that are asked for before they are needed
+constexpr int64_t AHEAD = 2048;  // bytes to prefetch ahead
 
 template <class T>
 inline void prefetch(const T* p) {
@@ -17,7 +17,7 @@ inline void prefetch(const T* p) {
 }
 
 // out[r][x] = rows[r] . x_x: R rows against X vectors.
-// `jump`: numbers between the end of a row and the row that takes its place next.
+// `jump`: numbers from the end of a row to the row that is read after it.
 template <class T, int R, int X>
 inline void dots(const T* const* rows, const float* x, int64_t xstride, int64_t n, int64_t jump,
                  float* out) {
@@ -78,7 +78,7 @@ template <class T>
 void dot(const Matrix& w, const float* x, int64_t xstride, int64_t tokens, int64_t first,
          int64_t last, float* y, int64_t ystride) {
     if (tokens == 1) return dot_tokens<T, 1>(w, x, xstride, first, last, y, ystride);
-    // A few rows at a time stay in the nearest cache while all tokens meet them.
+    // A few rows at a time stay in the L1 cache while all tokens are multiplied by them.
     for (int64_t row = first; row < last; row += 12) {
         int64_t end = least(row + 12, last), t = 0;
         float* at = y + row - first;
@@ -213,7 +213,7 @@ inline void panel_tile(const T* b, int64_t count, const float* a, float* c, int6
         }
 }
 
-// All rows of a strip against numbers that stay near, a share of what comes next asked for by each.
+// All rows of a strip times numbers in the L1 cache; each prefetches a share of the next ones.
 template <class T, bool ASK>
 inline void panel_strip(const T* b, int64_t count, const float* a, int rows, float* c,
                         int64_t cstride, bool add, const char* soon, int64_t step) {
@@ -321,7 +321,7 @@ static void norm(const float* x, const float* gain, const float* shift, int64_t 
 }
 
 static float read(const float* data, int64_t count) {
-    // Four streams, as the products read four rows: one alone does not fill the memory's pipes.
+    // Four streams, as the products read four rows: one alone does not saturate the memory bandwidth.
     int64_t part = count / 4;
     Vec sums[4] = {};
     for (int64_t i = 0; i + LANES <= part; i += LANES)

@@ -1,4 +1,4 @@
-// What each instruction set offers: plain functions on arrays, no state, no threads.
+// The kernels of an instruction set: plain functions on arrays, no state, no threads.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ struct Matrix {
     explicit operator bool() const { return data != nullptr; }
 };
 
-constexpr int PANEL = 16;  // columns that lie together in a panel matrix
-constexpr int STRIP = 16;  // rows that lie together in what a panel is multiplied by: a cache line
-constexpr int64_t DEPTH = 256;  // rows of a panel that stay in the nearest cache
+constexpr int PANEL = 16;  // columns of a panel
+constexpr int STRIP = 16;  // rows of the packed left operand that are adjacent: a cache line
+constexpr int64_t DEPTH = 256;  // rows of a panel that stay in the L1 cache
 
 struct Kernels {
     const char* level;
@@ -36,7 +36,7 @@ struct Kernels {
     void (*strip)(const float* x, const float* scales, const float* d, int64_t stride,
                   int64_t count, int rows, float* a);
     // c[r * cstride + 0..15] = or += sum_k a[k * STRIP + r] * panel p of b, rows first..last of b,
-    // for r < rows; asks for the part-th of `parts` equal shares of the rows behind `last` on the way
+    // for r < rows; prefetches the part-th of `parts` equal shares of the rows after `last`
     void (*panel)(const Matrix& b, int64_t p, int64_t first, int64_t last, const float* a, int rows,
                   float* c, int64_t cstride, bool add, int64_t part, int64_t parts);
     // scores -> e^(scores - largest); returns their sum

@@ -45,7 +45,7 @@ inline V raw(const T* p) {
 inline Vec load(const float* p) { return raw<Vec>(p); }
 
 inline Vec load(const uint16_t* p) {  // bfloat16: the upper half of a float
-#if defined(__AVX2__) && !defined(__AVX512F__)  // GCC's own widening goes by halves
+#if defined(__AVX2__) && !defined(__AVX512F__)  // GCC's own widening takes two halves
     return (Vec)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16);
 #else
     return (Vec)(__builtin_convertvector(raw<Halves>(p), Words) << 16);
@@ -74,7 +74,7 @@ inline float one(uint16_t v) {
     return f;
 }
 
-inline Vec all(float v) { return v - Vec{}; }  // v + 0 would be added in earnest
+inline Vec all(float v) { return v - Vec{}; }  // v + 0 would not be optimised away
 
 inline float sum(Vec v) {
 #if defined(__AVX512F__)
@@ -90,7 +90,7 @@ inline float sum(Vec v) {
 #endif
 }
 
-// The sums of four, side by side: half the work of four times `sum`.
+// The sums of four vectors in one: half the work of four times `sum`.
 inline void sums_of_four(const Vec* v, float* out) {
 #if defined(__AVX2__)
     __m256 half[4];

@@ -1,5 +1,5 @@
 // Chooses the kernels for the machine it runs on. AMX is never used: some virtual machines
-// announce it and refuse it.
+// report it and then fault.
 #include <cstring>
 #include <initializer_list>
 

@@ -1,4 +1,4 @@
-// Reads a model file and believes nothing: every count, offset and shape is checked first.
+// Reads a model file; every count, offset and shape is checked before use.
 #include "model.h"
 
 #include <cmath>
@@ -215,7 +215,7 @@ void settings(const Header& h) {
     need(h.cache <= INT8, "the cache has an unknown dtype " + std::to_string(h.cache));
     need(h.limit <= (1u << 30), "limit is out of range");
     need(h.eps > 0 && h.eps < 1 && h.rope_base > 0 && h.rope_base < 1e30, "a number is out of range");
-    need(h.tensors <= (1u << 20) && h.sublayers >= 1 && h.sublayers <= (1u << 16),
+    need(h.tensors >= 1 && h.tensors <= (1u << 20) && h.sublayers >= 1 && h.sublayers <= (1u << 16),
          "the number of tensors or sublayers is out of range");
 }
 

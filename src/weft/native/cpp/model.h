@@ -15,13 +15,13 @@ struct Error : std::runtime_error {
 // A multiplicative map: y[s, m] = sum_i x_i modules[i, s] mix[i, m] + bias[s, m].
 struct Factored {
     Matrix modules, mix, bias;
-    int64_t width = 0;  // of y: modules times what each gives
+    int64_t width = 0;  // of y: modules times the width of each
     int64_t each() const { return width / modules.cols; }
 };
 
 struct Attention {
     Matrix gain, shift, qkv, qkv_bias, conv_qk, conv_qk_bias, conv_v, conv_v_bias, out, out_bias;
-    Factored q, k, v;  // convolved: q is what all three are made of
+    Factored q, k, v;  // convolved: q is the shared map
     int64_t heads, kv_heads, head_dim, window, sinks, projection, length, span;
     int64_t q_width() const { return heads * head_dim; }
     int64_t kv_width() const { return kv_heads * head_dim; }

@@ -47,7 +47,7 @@ void Step::output(Team& team, const float* x) {
     mark(team, P_PICK, 0);
 }
 
-// scores[s, m] = sum_i x_i D[i, s] E[i, m]: threads share out the panels, since there are few rows.
+// scores[s, m] = sum_i x_i D[i, s] E[i, m]: threads divide the panels, since there are few rows.
 void Step::factored_output(Team& team) {
     const Matrix& e = model_.output;
     int64_t modules = model_.header.modules, each = model_.vocab() / modules;

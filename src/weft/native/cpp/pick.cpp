@@ -5,8 +5,8 @@
 #include <numeric>
 #include <vector>
 
-// softmax(scores / temperature) in order of falling score, equal ones by number; the `top_k` best
-// (0: all), then while what came before is below `top_p`; the first whose sum exceeds uniform.
+// softmax(scores / temperature) by descending score, ties by index; the `top_k` best (0: all), then
+// while the sum before is below `top_p`; the first whose cumulative sum exceeds uniform.
 extern "C" __attribute__((visibility("default"))) int64_t weft_pick(
     const float* scores, int64_t count, double temperature, int64_t top_k, double top_p,
     double uniform) {

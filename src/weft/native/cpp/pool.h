@@ -11,14 +11,14 @@
 #include <thread>
 #include <vector>
 
-// Something to wait for: `open` lets everyone pass who waits for the number it had.
+// A gate: `open` releases all threads that wait for its current number.
 class Gate {
   public:
     uint32_t number() const { return number_.load(std::memory_order_acquire); }
     void open();
     void wait(uint32_t old);
 
-    static constexpr int SPINS = 1000;                  // looks before a thread goes to sleep
+    static constexpr int SPINS = 1000;                  // polls before a thread sleeps
     static std::atomic<int64_t> waits, looks, sleeps;   // counted, for tests
 
   private:
@@ -30,14 +30,14 @@ class Gate {
 
 class Pool;
 
-// What one thread knows of the others.
+// One thread's view of the team.
 class Team {
   public:
     Team(Pool& pool, int id) : pool_(pool), id_(id) {}
     int id() const { return id_; }
     int size() const;
-    int64_t next();   // the next item of this phase that no one has taken
-    void barrier();   // ends a phase: waits for all, and starts counting items anew
+    int64_t next();   // the next item of this phase that is not taken
+    void barrier();   // ends a phase: waits for all, and resets the item count
 
   private:
     Pool& pool_;
@@ -65,5 +65,5 @@ class Pool {
 };
 
 int usable_cores();
-std::shared_ptr<Pool> shared_pool();   // of this process; made at first use, and anew after a fork
+std::shared_ptr<Pool> shared_pool();   // of this process; created at first use, and again after a fork
 void set_threads(int threads);         // 0: one for each usable core

@@ -1,4 +1,4 @@
-// What decoding remembers of a batch of sequences, each of its own length.
+// The decoding state of a batch of sequences of different lengths.
 #pragma once
 
 #include <vector>
@@ -15,7 +15,7 @@ struct Sequence {
     explicit Sequence(const Model& model);
 };
 
-// One phase of the work on a token, and what it cost so far.
+// One phase of the work on a token, and its cost so far.
 enum Part { P_EMBED, P_NORM, P_QKV, P_MULT, P_CONV, P_ATTENTION, P_OUT, P_CONTROLLER, P_FEEDFORWARD,
             P_SRU, P_LOGITS, P_PICK, PARTS };
 extern const char* const PART_NAMES[PARTS];

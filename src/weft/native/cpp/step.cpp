@@ -66,7 +66,7 @@ void Step::finish() {
     session_.profile.calls++;
 }
 
-// The first thread's clock: what passed since the last mark belongs to this part.
+// First thread only: adds the time since the last mark to this part.
 void Step::mark(Team& team, Part part, int64_t bytes) {
     if (team.id()) return;
     auto now = std::chrono::steady_clock::now();
@@ -82,7 +82,7 @@ void Step::run(Team& team) {
     if (model_.header.reversible) streams.into = space_.other.get();
     for (const Sublayer& sublayer : model_.sublayers) {
         if (model_.header.post) {
-            // The branch is made apart: its sum with x is normalised.
+            // The branch is computed separately: its sum with x is normalised.
             for (int64_t t; (t = team.next()) < tokens_;)
                 std::memcpy(space_.branch.get() + t * dim_, streams.x + t * dim_, dim_ * 4);
             team.barrier();
@@ -155,7 +155,7 @@ void Step::norm(Team& team, const float* x, const Matrix& gain, const Matrix& sh
     mark(team, P_NORM, 0);
 }
 
-// y = x Wᵀ in pieces that threads take as they come; `after` sees each piece while it is warm.
+// y = x Wᵀ in pieces that threads take in turn; `after` reads each piece while it is in cache.
 void Step::matmul(Team& team, const Matrix& w, const float* x, int64_t xstride, int64_t tokens,
                   float* y, int64_t ystride, const After& after) {
     constexpr int64_t bytes = 128 << 10;

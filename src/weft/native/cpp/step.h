@@ -13,14 +13,14 @@
 struct Call {
     int64_t tokens = 0;             // at most MOST_TOKENS
     const int32_t* ids = nullptr;
-    const int32_t* rows = nullptr;  // the sequence of each token; tokens of one stand together
+    const int32_t* rows = nullptr;  // the sequence of each token; tokens of one are adjacent
     int64_t outputs = 0;
-    const int32_t* wanted = nullptr;  // tokens whose scores are asked for
+    const int32_t* wanted = nullptr;  // tokens whose scores are returned
     float* scores = nullptr;          // (outputs, vocab)
     int32_t* best = nullptr;          // (outputs), or nullptr
 };
 
-// Buffers of a call, kept from one to the next.
+// Buffers of a call, reused by the next.
 struct Workspace {
     Block<float> x, other, normed, qkv, heads, hidden, gate, low, active, mixed, conv, turns, branch;
     Block<int32_t> chosen;
@@ -35,7 +35,7 @@ class Step {
   public:
     Step(Session& session, const Kernels& kernels, Workspace& space, const Call& call);
     void run(Team& team);
-    void finish();  // lengths and memories move on
+    void finish();  // updates lengths and memories
 
   private:
     using After = std::function<void(int64_t token, int64_t first, int64_t last)>;

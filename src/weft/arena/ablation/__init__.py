@@ -1,0 +1,1 @@
+"""Ablations: a base model and its modifications, ranked."""

@@ -1,0 +1,1 @@
+"""Analyses of a model: FLOPs, attention span, early exits."""

@@ -1,0 +1,164 @@
+"""The required attention span: how far, on average, a trained model looks.
+
+    span = Σ_j a_ij·|i − j|,   averaged over queries i and samples, for each layer and head
+
+(Tay et al. 2020, Long Range Arena, section 3.5, https://arxiv.org/abs/2011.04006). The weights a_ij
+are not read from a kernel, which keeps them to itself. A mixer's output before its last matrix is
+linear in the values v, so a_ij is the derivative of output i by value j, and one backward pass
+gives whole rows of weights, of any mechanism that has values: softmax under a pattern, feature
+maps, hashing, low rank. Rows are made positive and scaled to sum 1, which changes nothing where
+they are probabilities. A mechanism without values (`to_v`), or whose values are not those of the
+tokens one by one, has no span.
+
+Indices count real tokens, registers in front of them. Queries are drawn at random: an unbiased
+estimate of the average over all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import MethodType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from weft.layers.projections.dense import Projections
+from weft.models import EncoderDecoder
+from weft.models.registry import TrunkModel
+from weft.objectives.batch import Batch
+from weft.rows import Row
+
+QUERIES = 8  # drawn in each sample
+AT_ONCE = 8  # samples in a batch
+
+
+def required_spans(
+    model: Any, examples: Any, *, samples: int = 128, seed: int = 0, device: Any = "cpu"
+) -> list[Row]:
+    """A row for each layer and head: layer, head, span, samples, queries; none without values."""
+    if isinstance(model.config.trunk, EncoderDecoder):
+        return []  # who looks how far, in two sequences at once, is another question
+    model = model.to(device).eval()
+    draw = np.random.default_rng(seed)
+    chosen = draw.permutation(len(examples))[:samples]
+    found: list[dict[int, Tensor]] = []
+    for at in range(0, len(chosen), AT_ONCE):
+        batch = examples.batch(chosen[at : at + AT_ONCE]).to(device)
+        lengths = np.full(len(batch), batch.x.shape[1])
+        if batch.valid is not None:
+            lengths = batch.valid.sum(1).cpu().numpy().clip(min=1)
+        most = lengths[:, None] + model.trunk.registers
+        index = draw.integers(0, most, size=(len(batch), QUERIES))  # (b, queries)
+        found.append(spans_of(model, batch, torch.from_numpy(index).to(device)))
+    layers = found[0] if found else {}
+    return [row for at in layers for row in _rows(at, [own[at] for own in found], len(chosen))]
+
+
+def spans_of(model: TrunkModel, batch: Batch, queries: Tensor) -> dict[int, Tensor]:
+    """By layer, the spans (b, g, r) of the queries (b, r); NaN where a query reads no value.
+
+    g counts key heads; those of several attentions in one layer stand one after another.
+    """
+    if not hasattr(model.trunk, "stack"):
+        return {}  # latents: no token reads another
+    rows = batch.x.shape[1] + model.trunk.registers
+    paths = [
+        (layer, part, _Watch(mixer.frame.kv_heads, rows, queries))
+        for layer, mixer in enumerate(model.trunk.stack.mixers)
+        for part in mixer.modules()
+        if all(isinstance(getattr(part, name, None), nn.Linear) for name in ("to_v", "to_out"))
+    ]
+    with _constant(model), _hooked([(part, watch) for _, part, watch in paths]):
+        model.trunk.read(batch.x, **batch.given)
+    found: dict[int, list[Tensor]] = {}
+    for layer, _, watch in paths:
+        if watch.spans is not None:
+            found.setdefault(layer, []).append(watch.spans)
+    return {layer: torch.cat(spans, dim=1) for layer, spans in found.items()}
+
+
+@dataclass
+class _Watch:
+    """Follows the values of one attention through it."""
+
+    heads: int
+    rows: int  # n, registers included
+    queries: Tensor  # (b, r)
+    values: list[Tensor] = field(default_factory=list)  # leaves (b, n, g·d)
+    spans: Tensor | None = None  # (b, g, r)
+
+    def keep(self, _: nn.Module, __: Any, output: Tensor) -> Tensor:
+        """The values, as the start of a graph of their own."""
+        self.values.append(output.detach().requires_grad_())
+        return self.values[-1]
+
+    def weigh(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor]:
+        """Channel c of an output depends on channel c of the values: a query for each channel."""
+        (mixed,) = inputs  # (b, n, h·d)
+        seen = (mixed, *self.values)
+        if not self.values or any(x.shape[:2] != (len(mixed), self.rows) for x in seen):
+            return (mixed.detach(),)  # rows that are not the tokens have no distance
+        width = self.values[0].shape[-1] // self.heads
+        outputs = mixed.unflatten(-1, (-1, width))  # (b, n, h, d)
+        parts = [self._some(outputs, index) for index in self.queries.split(width, dim=1)]
+        self.spans = torch.cat(parts, dim=-1)
+        return (mixed.detach(),)
+
+    def _some(self, outputs: Tensor, index: Tensor) -> Tensor:
+        """Spans (b, g, r) of queries (b, r), r ≤ d."""
+        rows = torch.arange(len(index), device=index.device)[:, None]
+        channels = torch.arange(index.shape[1], device=index.device)
+        chosen = outputs[rows, index, :, channels].sum()
+        grads = torch.autograd.grad(chosen, self.values, retain_graph=True, allow_unused=True)
+        total = sum((g for g in grads if g is not None), torch.zeros_like(self.values[0]))
+        weights = total.unflatten(-1, (self.heads, -1))[..., channels].abs()  # (b, n, g, r)
+        place = torch.arange(weights.shape[1], device=index.device)
+        distance = (place[:, None] - index[:, None]).abs()[:, :, None]  # (b, n, 1, r)
+        return (weights * distance).sum(1) / weights.sum(1)
+
+
+@contextmanager
+def _hooked(paths: list[tuple[Any, _Watch]]) -> Iterator[None]:
+    """Let each watch see its values come and its outputs go."""
+    handles = []
+    for part, watch in paths:
+        handles.append(part.to_v.register_forward_hook(watch.keep))
+        handles.append(part.to_out.register_forward_pre_hook(watch.weigh))
+        if isinstance(part, Projections):
+            # One wide product for q, k and v would pass `to_v` by.
+            part.qkv = MethodType(lambda own, x: [own.q(x), own.k(x), own.v(x)], part)
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        for part, _ in paths:
+            vars(part).pop("qkv", None)
+
+
+@contextmanager
+def _constant(model: TrunkModel) -> Iterator[None]:
+    """Gradients of values alone."""
+    learns = [p for p in model.parameters() if p.requires_grad]
+    for parameter in learns:
+        parameter.requires_grad_(False)
+    try:
+        with torch.enable_grad():
+            yield
+    finally:
+        for parameter in learns:
+            parameter.requires_grad_(True)
+
+
+def _rows(layer: int, parts: list[Tensor], samples: int) -> Iterator[Row]:
+    """The means over samples and queries."""
+    spans = torch.cat(parts).double()  # (samples, g, r)
+    for head in range(spans.shape[1]):
+        known = spans[:, head][~spans[:, head].isnan()]
+        if len(known):
+            place = {"layer": layer, "head": head}
+            yield {**place, "span": float(known.mean()), "samples": samples, "queries": len(known)}

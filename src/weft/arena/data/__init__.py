@@ -1,0 +1,1 @@
+"""Data of tasks: examples, caches on disk, random draws, files."""

@@ -1,0 +1,1 @@
+"""One training: its settings, its model and its run."""

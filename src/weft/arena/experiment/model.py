@@ -1,0 +1,100 @@
+"""The model of an experiment: a trunk and a head, of which the task decides what is left open.
+
+A settings file nests the real configs: [model.trunk.stack.frame] and so on, or shorter, since every
+name that occurs once may stand at the top of [model]. The defaults are those of a small encoder.
+Everything but the mechanism is the same for all contenders of a comparison.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import field
+from typing import Any
+
+from weft.config import config
+from weft.errors import WeftError
+from weft.layers.embedding import Embedding
+from weft.mixers import Frame
+from weft.models import Decoder, Encoder, EncoderDecoder, PerceiverIO, Stack
+from weft.models.registry import ModelConfig
+from weft.models.stack.order import split
+from weft.objectives import Head
+
+TRUNKS = (Encoder, Decoder, EncoderDecoder, PerceiverIO)
+
+
+def small_encoder() -> Encoder:
+    """What is trained where nothing else is said."""
+    stack = Stack(frame=Frame(dim=128, heads=4), order="sf" * 4)
+    return Encoder(embedding=Embedding(positions="sinusoidal"), stack=stack)
+
+
+@config
+class Model:
+    """A trunk (encoder, decoder, funnel, power_bert, perceiver, encoder_decoder) and its head."""
+
+    trunk: ModelConfig = field(default_factory=small_encoder)
+    head: Head = field(default_factory=Head)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.trunk, TRUNKS):
+            names = "encoder, decoder, funnel, power_bert, perceiver or encoder_decoder"
+            raise WeftError(f"trunk is one of {names}; got {self.trunk.name}")
+
+    @property
+    def part(self) -> Any:
+        """The part of the trunk that reads the input: the encoder of two."""
+        return self.trunk.encoder if isinstance(self.trunk, EncoderDecoder) else self.trunk
+
+    @property
+    def mixer(self) -> str:
+        """The mechanisms as a spec: one, or several separated by commas."""
+        if isinstance(self.part, PerceiverIO):
+            return "perceiver"
+        mixer = self.part.stack.mixer
+        if not isinstance(mixer, tuple):
+            return str(mixer)
+        turns = range(1, len(mixer) + 1)
+        turn = next(n for n in turns if mixer == mixer[:n] * (len(mixer) // n))
+        return ", ".join(map(str, mixer[:turn]))
+
+    def sizes(self) -> dict[str, Any]:
+        """Layers, width, heads and positions, for a row of results."""
+        part = self.part
+        latent = isinstance(part, PerceiverIO)
+        frame = part.frame if latent else part.stack.frame
+        inside = frame.positions
+        return {
+            "layers": part.layers if latent else len(split(part.stack.order)),
+            "dim": frame.dim,
+            "heads": frame.heads,
+            "positions": part.embedding.positions if inside is None else str(inside),
+        }
+
+    def bound(self, task: Any) -> tuple[Any, Head]:
+        """Trunk and head for a task: its vocabulary, longest sequence and classes."""
+        trunk = self.trunk
+        if task.kind == "language" and type(trunk) is Encoder:
+            trunk = Decoder(embedding=trunk.embedding, stack=trunk.stack)
+        classes = _at_least("head.classes", self.head.classes, task.classes or 2)
+        return _bound(trunk, task), dataclasses.replace(self.head, classes=classes)
+
+
+def _bound(trunk: Any, task: Any) -> Any:
+    if isinstance(trunk, EncoderDecoder):
+        encoder, decoder = _bound(trunk.encoder, task), _bound(trunk.decoder, task)
+        return dataclasses.replace(trunk, encoder=encoder, decoder=decoder)
+    vocab = _at_least("embedding.vocab", trunk.embedding.vocab, task.vocab)
+    given: dict[str, Any] = {"embedding": dataclasses.replace(trunk.embedding, vocab=vocab)}
+    frame = trunk.frame if isinstance(trunk, PerceiverIO) else trunk.stack.frame
+    length = _at_least("frame.length", frame.length, task.length)
+    frame = dataclasses.replace(frame, length=length)
+    if isinstance(trunk, PerceiverIO):
+        return dataclasses.replace(trunk, **given, frame=frame)
+    return dataclasses.replace(trunk, **given, stack=dataclasses.replace(trunk.stack, frame=frame))
+
+
+def _at_least(name: str, given: int | None, needed: int) -> int:
+    if given is not None and given < needed:
+        raise WeftError(f"the task needs {name} of at least {needed}; got {given}: leave it out")
+    return given or needed

@@ -1,0 +1,1 @@
+"""Comparisons: a grid of trainings, each in a process of its own."""

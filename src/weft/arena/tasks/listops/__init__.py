@@ -1,0 +1,1 @@
+"""ListOps: nested lists of operators and digits."""

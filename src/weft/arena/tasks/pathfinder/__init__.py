@@ -1,0 +1,1 @@
+"""Pathfinder: images of dashed curves, drawn by us."""

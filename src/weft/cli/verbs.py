@@ -1,0 +1,86 @@
+"""What all verbs share: `--plugin`, and mistakes shown as one message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from weft.errors import WeftError
+from weft.plugins import load_plugins, noted, way_out
+from weft.printable import printable
+
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option("--plugin", metavar="MODULE", help="A module that registers parts of yours."),
+]
+
+
+class Verbs(TyperGroup):
+    """Shows a caller's mistake as one message instead of a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb."""
+        try:
+            return super().invoke(ctx)
+        except WeftError as error:
+            _refuse(str(error))
+        except OSError as error:
+            if error.filename is None:  # no file of the caller's
+                raise
+            _refuse(
+                f"{error.filename} cannot be used: {error.strerror}; give another place, or "
+                "change who may use this one"
+            )
+
+
+def _refuse(message: str) -> NoReturn:
+    typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
+    typer.echo(printable(message), err=True)
+    raise typer.Exit(1) from None
+
+
+class App(typer.Typer):
+    """Verbs, each of which takes --plugin."""
+
+    def command(self, name: str | None = None, **given: Any) -> Callable[[Any], Any]:
+        """Register a verb; the function itself stays as it is."""
+        add = super().command(name, **given)
+
+        def register(verb: Callable[..., Any]) -> Callable[..., Any]:
+            add(takes_plugins(verb))
+            return verb
+
+        return register
+
+
+def takes_plugins(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """The verb with one more option; the modules are imported before it runs."""
+
+    @wraps(verb)
+    def run(plugin: list[str] | None = None, **given: Any) -> Any:
+        load_plugins(plugin or [])
+        try:
+            return verb(**given)
+        except WeftError as error:
+            if not (lacking := _lacking(given.get("run"))) or lacking in str(error):
+                raise
+            raise type(error)(f"{error}{lacking}") from error
+
+    own = signature(verb, eval_str=True)
+    extra = Parameter("plugin", Parameter.KEYWORD_ONLY, default=None, annotation=Plugins)
+    shown = own.replace(parameters=[*own.parameters.values(), extra])
+    setattr(run, "__signature__", shown)  # noqa: B010  # a function is typed without it
+    run.__annotations__ = {name: found.annotation for name, found in shown.parameters.items()}
+    del run.__wrapped__
+    return run
+
+
+def _lacking(folder: Path | None) -> str:
+    """The plug-ins of a run's folder that were not given, as the end of a message."""
+    return "" if folder is None else way_out(noted(folder), str(folder))

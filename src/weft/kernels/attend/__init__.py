@@ -1,0 +1,1 @@
+"""Attention under a pattern: the call, the planner, parts, masks and merging."""

@@ -1,0 +1,1 @@
+"""Block-sparse attention: gathered in PyTorch, by Triton kernels, by FlexAttention."""

@@ -1,0 +1,1 @@
+"""Convolutions with fixed or predicted weights along the sequence."""

@@ -1,0 +1,1 @@
+"""Dense attention: the equation, and torch's own kernels for it."""

@@ -1,0 +1,1 @@
+"""Tokens sorted by expert, and matrix products for each group."""

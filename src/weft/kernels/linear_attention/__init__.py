@@ -1,0 +1,1 @@
+"""Linear attention: feature maps of queries and keys, plain and by Triton kernels."""

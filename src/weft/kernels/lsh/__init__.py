@@ -1,0 +1,1 @@
+"""Attention among tokens sorted by bucket (Reformer) or by cluster (Routing Transformer)."""

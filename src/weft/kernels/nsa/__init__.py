@@ -1,0 +1,1 @@
+"""Native sparse attention: compressed slots, selected blocks, gates."""

@@ -1,0 +1,1 @@
+"""Attention through landmarks (Nyströmformer)."""

@@ -1,0 +1,1 @@
+"""Recurrences along the sequence: scans and Triton kernels."""

@@ -1,0 +1,1 @@
+"""Sinkhorn balancing of block-to-block scores."""

@@ -1,0 +1,1 @@
+"""Projections around attention: dense matrices, and factored ones with few parameters."""

@@ -1,0 +1,1 @@
+"""Early exit: answers from before the last layer."""

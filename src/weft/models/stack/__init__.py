@@ -1,0 +1,1 @@
+"""Stacks of sublayers: order, residuals, depth, recomputation."""

@@ -1,0 +1,116 @@
+"""The sublayers of a stack, from its config: one letter after another, shared where it says so.
+
+Sharing: L layers in g groups; layer i belongs to group ⌊i g / L⌋, and the layers of a group are the
+same sublayers, norms included. They run as often as there are layers, and decoding keeps a state
+for each run. g = 1 is ALBERT's, Lan et al. 2019, https://arxiv.org/abs/1909.11942
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from weft.errors import WeftError
+from weft.mixers import Frame, Mixer
+from weft.models.stack.order import CROSSING, FEEDING, MIXING, count, split
+from weft.models.stack.sublayer import (
+    CrossSublayer,
+    FeedForwardSublayer,
+    ParallelSublayer,
+    SelfSublayer,
+    Side,
+    Sublayer,
+)
+from weft.models.stack.weighted import WeightedHeads, WeightedSublayer
+
+
+def build_sublayers(config: Any, frame: Frame, causal: bool) -> list[Sublayer]:
+    """A sublayer for each letter of a stack's order; those that are shared occur several times."""
+    built: list[Sublayer] = []
+    first: dict[int, int] = {}
+    parts = split(config.order)
+    for number, layer in enumerate(parts):
+        group = number * config.shared // len(parts) if config.shared else number
+        start = first.setdefault(group, len(built))
+        if start < len(built):
+            built += built[start : start + len(layer)]
+        else:
+            for _ in layer:
+                built.append(_sublayer(config, frame, causal, len(built)))
+    return built
+
+
+def check_shared(config: Any) -> None:
+    """Layers that share their parameters have to be alike."""
+    parts = split(config.order)
+    if not 0 <= config.shared <= len(parts):
+        raise WeftError(
+            f"shared is a number of groups for {len(parts)} layers, 0: none is shared; "
+            f"got shared={config.shared}"
+        )
+    if config.shared and config.depth.repeats > 1:
+        raise WeftError(
+            f"depth={config.depth} shares its block already; set shared=0, got {config.shared}"
+        )
+    if not config.shared:
+        return
+    settings, place = [], 0
+    for layer in parts:
+        settings.append([_settings(config, place + i) for i in range(len(layer))])
+        place += len(layer)
+    groups = [i * config.shared // len(parts) for i in range(len(parts))]
+    for a, b in zip(range(len(parts)), range(1, len(parts)), strict=False):
+        if groups[a] == groups[b] and settings[a] != settings[b]:
+            raise WeftError(
+                f"layers {a} and {b} share their parameters (shared={config.shared}), so they have "
+                f"one order and one setting; got {settings[a]} and {settings[b]}"
+            )
+
+
+def _settings(config: Any, place: int) -> list[Any]:
+    """What the sublayer at this place of the order is made from."""
+    letter, before = config.order[place], config.order[:place]
+    found: list[Any] = [letter]
+    if letter in MIXING:
+        layer = count(before, MIXING)
+        found += [config.mixers[layer], config.layer_heads and config.layer_heads[layer]]
+    if letter in FEEDING:
+        found.append(config.feedforwards[count(before, FEEDING)])
+    return found
+
+
+def _sublayer(config: Any, frame: Frame, causal: bool, place: int) -> Sublayer:
+    letter, before = config.order[place], config.order[:place]
+    around = (config.norm, frame.dim, config.dropout, config.residual)
+    if letter == "f":
+        return FeedForwardSublayer(_feedforward(config, frame, before), *around)
+    if letter == "c":
+        return CrossSublayer(_cross(config, frame, before), *around)
+    layer = count(before, MIXING)
+    own = dataclasses.replace(config.framed(frame, layer), causal=causal)
+    mixer: Mixer = config.mixers[layer].build(own)
+    if letter == "p":
+        return ParallelSublayer(Side(mixer, _cross(config, frame, before)), *around)
+    if letter == "w":
+        heads = WeightedHeads(mixer, _feedforward(config, frame, before))
+        return WeightedSublayer(heads, *around)
+    return SelfSublayer(mixer, *around)
+
+
+def _feedforward(config: Any, frame: Frame, before: str) -> Any:
+    feedforward = config.feedforwards[count(before, FEEDING)]
+    return feedforward.build(frame.dim, config.dropout, frame.bias)
+
+
+def _cross(config: Any, frame: Frame, before: str) -> Mixer:
+    # Neither distances between two sequences nor neighbours mean anything, so positions inside
+    # attention stay out, and projections are dense.
+    own = {"layer": count(before, CROSSING), "positions": None, "projection": "dense"}
+    return config.cross.build(dataclasses.replace(frame, **own))
+
+
+def tie(mixers: list[Mixer]) -> None:
+    """Let configs that share parameters across layers do so: `tie(mixers)` of each config class."""
+    for kind in dict.fromkeys(type(mixer.config) for mixer in mixers):
+        if hasattr(kind, "tie"):
+            kind.tie([mixer for mixer in mixers if type(mixer.config) is kind])

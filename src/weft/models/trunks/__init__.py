@@ -1,0 +1,1 @@
+"""Trunks: from tokens to hidden states."""

@@ -1,0 +1,1 @@
+"""Whole reports: HTML and Markdown."""

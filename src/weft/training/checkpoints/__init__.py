@@ -1,0 +1,1 @@
+"""Run folders and checkpoints that survive a kill at any moment."""

@@ -1,0 +1,1 @@
+"""Train on a table, predict on files, say what a run is: `fit`, `predict`, `show`."""

@@ -1,0 +1,111 @@
+"""What a trained model is, how good, on which data, and how to use it, as text for people."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from weft.arena.experiment.results import read_scores
+from weft.metrics import metric
+from weft.models.saving import model_folder
+from weft.models.usage.record import Usage, read_usage
+from weft.rows import Row
+
+MOST_LABELS = 20
+
+
+def show(run: Path) -> str:
+    """Several lines about a run or a saved model; its weights are not loaded."""
+    folder = model_folder(run)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    usage = read_usage(folder)
+    lines = [f"model    {_model(config['model'])}"]
+    if usage is None:
+        lines.append("         saved without labels and tokenizer (weft 0.1.0, or untrained)")
+        return "\n".join(lines)
+    lines += _what(usage) + _training(run) + _use(run, usage)
+    return "\n".join(lines)
+
+
+def score_lines(found: Row) -> list[str]:
+    """The scores of a split, and those of trivial rules."""
+    name, value = found["metric"], found["score"]
+    shown = "not finite" if value is None else f"{value:.4f}"
+    lines = [f"{found['split']:8} {name} {shown} on {found['count']:,} items"]
+    lines[0] += f" ({metric(name).direction})"
+    if "macro F1" in found:
+        lines[0] += f"; macro F1 {found['macro F1']:.4f}, "
+        lines[0] += f"calibration error {found['calibration error']:.4f}"
+        lines += _class_lines(found["classes"])
+    for rule, score in found.get("trivial rules", {}).items():
+        lines.append(f"         {rule} (nothing learned): {score:.4f}")
+    return lines
+
+
+def _class_lines(classes: list[Row]) -> list[str]:
+    """Precision, recall and what each class is most often taken for."""
+    lines = []
+    for own in sorted(classes, key=lambda own: own["f1"])[:MOST_LABELS]:
+        wrong = {label: n for label, n in own["predicted as"].items() if label != str(own["label"])}
+        worst = max(wrong, key=wrong.__getitem__, default=None)
+        taken = f", taken for {worst} {wrong[worst]:,} times" if worst is not None else ""
+        lines.append(
+            f"         {own['label']}: precision {own['precision']:.3f}, recall "
+            f"{own['recall']:.3f}, F1 {own['f1']:.3f} on {own['count']:,}{taken}"
+        )
+    return lines
+
+
+def _model(config: dict[str, Any]) -> str:
+    """Kind, mechanism and size of a model, from the tables of its config."""
+    trunk = config.get("trunk", {})
+    stack = trunk.get("stack", {})
+    mixer, frame = stack.get("mixer"), stack.get("frame", {})
+    several = mixer if isinstance(mixer, list) else [mixer]
+    names = dict.fromkeys(one["name"] for one in several if isinstance(one, dict))
+    sizes = [f"width {frame['dim']}"] if "dim" in frame else []
+    sizes += [f"{frame['heads']} heads"] if "heads" in frame else []
+    sizes += [f"order {stack['order']}"] if "order" in stack else []
+    head = f"{config.get('name', 'model')} on {trunk.get('name', 'a trunk')}"
+    return ", ".join([f"{head}, {' and '.join(names) or 'perceiver'}", *sizes])
+
+
+def _what(usage: Usage) -> list[str]:
+    lines = [f"task     {usage.task}: {usage.kind}", f"data     {usage.data}"]
+    if usage.labels:
+        few = ", ".join(map(str, usage.labels[:MOST_LABELS]))
+        more = len(usage.labels) - MOST_LABELS
+        lines.append(f"labels   {few}{f' and {more} more' if more > 0 else ''}")
+    unit = "bytes" if usage.tokens == "bytes" else "tokens"
+    lines.append(f"text     as {usage.tokens}, longer than {usage.length:,} {unit} is cut")
+    return lines
+
+
+def _training(run: Path) -> list[str]:
+    """How the training went, where this is its folder."""
+    if (run / "config.json").is_file():
+        return []
+    if not (run / "done.json").is_file():
+        return ["training is not finished: this is the best model so far; the same call goes on"]
+    done = json.loads((run / "done.json").read_text(encoding="utf-8"))
+    best = done["best_score"]
+    valid = "no validation" if best is None else f"best validation {best:.4f}"
+    lines = [f"training {done['steps']:,} steps in {done['seconds']:.0f} s, {valid}"]
+    scores = read_scores(run)
+    return lines + (score_lines(scores) if scores else [f"test     not scored: weft eval {run}"])
+
+
+def _use(run: Path, usage: Usage) -> list[str]:
+    if usage.kind == "language":
+        return [f"use it   weft generate {run} --prompt TEXT"]
+    if usage.kind not in ("classify", "match", "regress") or usage.tokens == "none":
+        return [f"use it   weft.load({str(run)!r})(ids)"]
+    names = ("text", "second", "global_text")
+    asked = [usage.columns[name] for name in names if name in usage.columns] or ["text"]
+    texts = f"a file with {' and '.join(asked)}"
+    pair = "[(first, second), ...]" if usage.is_pair else "texts"
+    return [
+        f"use it   weft predict {run} FILE   ({texts})",
+        f"         weft.load({str(run)!r}).predict({pair}, proba=True)",
+    ]
