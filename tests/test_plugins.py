@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from weft.mixers import MIXERS, Traits
-from weft.mixers.pattern_mixer import PatternAttention
+from weft.mixers.base.under_pattern import PatternAttention
 from weft.patterns import Sliding
 
 

@@ -15,7 +15,7 @@ import torch
 from weft.arena.data.examples import Examples, TokenRows
 from weft.arena.tasks import TASKS
 from weft.mixers import MIXERS, Traits
-from weft.mixers.pattern_mixer import PatternAttention
+from weft.mixers.base.under_pattern import PatternAttention
 from weft.patterns import Full
 
 

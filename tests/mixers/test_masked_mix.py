@@ -7,7 +7,7 @@ from weft.errors import Unsupported
 from weft.layers.positions import Alibi, Rope, T5Bias
 from weft.layers.projections.multiplicative import Multiplicative, MultiplicativeConv
 from weft.mixers import MIXERS, Frame
-from weft.mixers.masked_mix import check_masked, masked_mix
+from weft.mixers.base.masked_mix import check_masked, masked_mix
 
 DIM, HEADS, N = 12, 3, 11
 POSITIONS = {"none": None, "rope": Rope(), "alibi": Alibi(), "t5": T5Bias(buckets=8)}

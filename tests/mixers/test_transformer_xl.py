@@ -10,7 +10,7 @@ from transformers.models.xlnet.modeling_xlnet import XLNetModel, XLNetRelativeAt
 from weft.errors import Unsupported, WeftError
 from weft.layers.positions import Alibi, Rope
 from weft.mixers import Frame, TransformerXL
-from weft.mixers.relative_mixer import shift, sinusoid
+from weft.mixers.base.relative import shift, sinusoid
 from weft.testing import assert_close
 
 DIM, HEADS = 24, 3

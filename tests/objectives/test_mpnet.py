@@ -14,7 +14,7 @@ from weft.models import Encoder, LanguageModel, Stack
 from weft.objectives import Batch, MPNet
 from weft.objectives.masked_lm import disguised
 from weft.objectives.mpnet import mpnet_scores, mpnet_seen
-from weft.objectives.permutation import Permutation, permutation, seen_at
+from weft.objectives.targets.permutation import Permutation, permutation, seen_at
 
 DIM, HEADS, UNITS, LENGTH = 16, 2, 24, 20
 

@@ -14,8 +14,8 @@ from weft.layers.positions import Alibi, Rope, Rope2d, T5Bias
 from weft.mixers import Frame
 from weft.models import Encoder, LanguageModel, Stack
 from weft.objectives import Batch, PermutedLM
-from weft.objectives.permutation import Permutation, permutation, seen_at
 from weft.objectives.permuted_lm import permuted_scores
+from weft.objectives.targets.permutation import Permutation, permutation, seen_at
 
 DIM, HEADS, UNITS = 16, 2, 24
 

@@ -12,7 +12,7 @@ from weft.errors import WeftError
 from weft.objectives import Batch, SpanCorruption
 from weft.objectives.byt5 import from_byt5, to_byt5
 from weft.objectives.span_corruption import restored
-from weft.objectives.spans import Widths, noise_spans, random_parts, span_counts
+from weft.objectives.targets.spans import Widths, noise_spans, random_parts, span_counts
 
 
 def generator(seed=0):

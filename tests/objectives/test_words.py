@@ -10,7 +10,7 @@ from objective_parts import trunk
 
 from weft.errors import WeftError
 from weft.objectives import Batch, MaskedLM
-from weft.objectives.words import word_numbers
+from weft.objectives.targets.words import word_numbers
 
 
 def generator(seed=0):

@@ -31,7 +31,7 @@ from weft.kernels.attend.bias import dense_bias
 from weft.kernels.dense.reference import expand_heads
 from weft.layers.span import SoftSpan
 from weft.mixers.base import MIXERS, Frame, State, Traits
-from weft.mixers.pattern_mixer import KeyValueState, PatternAttention
+from weft.mixers.base.under_pattern import KeyValueState, PatternAttention
 from weft.patterns import Causal, Pattern, Sliding
 
 STEPS = 32  # windows are multiples of this many tokens, so that a growing span plans seldom

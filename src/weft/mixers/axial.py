@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.mixers.base import MIXERS, Frame, Mixer, State, Traits
-from weft.mixers.pattern_mixer import KeyValueState, PatternAttention
+from weft.mixers.base.under_pattern import KeyValueState, PatternAttention
 from weft.patterns import Axis, Causal, Pattern
 
 

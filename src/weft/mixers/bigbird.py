@@ -32,7 +32,7 @@ from weft.kernels.dense.reference import expand_heads
 from weft.kernels.device_cache import device_cache
 from weft.kernels.planner.context import outside_graphs
 from weft.mixers.base import MIXERS, Frame, Mixer, Traits
-from weft.mixers.pattern_mixer import SEGMENTS, PatternAttention
+from weft.mixers.base.under_pattern import SEGMENTS, PatternAttention
 from weft.patterns import BlockNeighbours, Causal, Global, Pattern, RandomBlocks, Sink
 from weft.patterns.derive import mask
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from weft.kernels.recurrence.scan import elementwise_scan, scan
 from weft.kernels.recurrence.triton import fused_brc
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.recurrent_mixer import Memory, RecurrentCell, RecurrentMixer
+from weft.mixers.base.recurrent import Memory, RecurrentCell, RecurrentMixer
 
 
 @MIXERS.register("brc")

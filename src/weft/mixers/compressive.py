@@ -34,7 +34,7 @@ from weft.kernels.dense.reference import dense_attention, expand_heads
 from weft.layers.compress import BlockCompression
 from weft.layers.projections.dense import split_heads
 from weft.mixers.base import MIXERS, Frame, State, Traits
-from weft.mixers.relative_mixer import RelativeAttention, cut, sinusoid, windows
+from weft.mixers.base.relative import RelativeAttention, cut, sinusoid, windows
 
 Compress = Literal["convolution", "mean", "max"]
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from weft.layers.projections.dense import split_heads
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.convolution_mixer import ConvolutionMixer, check_kernel
+from weft.mixers.base.convolution import ConvolutionMixer, check_kernel
 
 
 @MIXERS.register("dynamic_convolution")

@@ -28,7 +28,7 @@ from weft.kernels.attend.bias import dense_bias
 from weft.kernels.dense.reference import expand_heads
 from weft.kernels.entmax import CLOSEST, entmax
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, Traits
-from weft.mixers.pattern_mixer import KeyValueState, PatternAttention
+from weft.mixers.base.under_pattern import KeyValueState, PatternAttention
 from weft.patterns import Causal, Full
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.convolution_mixer import ConvolutionMixer, check_kernel
+from weft.mixers.base.convolution import ConvolutionMixer, check_kernel
 
 
 @MIXERS.register("light_convolution")

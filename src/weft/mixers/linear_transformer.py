@@ -34,7 +34,7 @@ from weft.kernels.linear_attention.reference import (
     linear_step,
 )
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, State, Traits
-from weft.mixers.sums_state import SumsState
+from weft.mixers.base.sums_state import SumsState
 
 
 @MIXERS.register("linear_transformer")

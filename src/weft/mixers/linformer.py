@@ -41,7 +41,7 @@ from weft.kernels.slots import causal_slot_attention, into_blocks
 from weft.layers.compress import BlockCompression, LinearCompression, hide
 from weft.layers.projections.dense import split_heads
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, Mixer, State, Traits
-from weft.mixers.slot_state import SlotState
+from weft.mixers.base.slot_state import SlotState
 
 Sharing = Literal["none", "heads", "kv", "layers"]
 Compress = Literal["linear", "convolution", "depthwise", "mean", "max"]

@@ -29,7 +29,7 @@ from weft.layers.marks import Mark
 from weft.layers.padding import take, zero_padding
 from weft.layers.projections.dense import join_heads, side_by_side, split_heads
 from weft.mixers.base import MIXERS, Frame, Mixer, Traits
-from weft.mixers.pattern_mixer import PatternAttention
+from weft.mixers.base.under_pattern import PatternAttention
 from weft.patterns import Causal, Dilated, Full, Keys, Pattern, PerHead, Sliding
 from weft.patterns.derive import mask
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from weft.kernels.recurrence.triton import torch_rnn
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.recurrent_mixer import Memory, RecurrentCell, RecurrentMixer
+from weft.mixers.base.recurrent import Memory, RecurrentCell, RecurrentMixer
 
 
 @MIXERS.register("lstm")

@@ -32,7 +32,7 @@ from weft.kernels.dense.reference import dense_attention, expand_heads
 from weft.kernels.slots import into_blocks
 from weft.layers.compress import BlockCompression
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, State, Traits
-from weft.mixers.slot_state import SlotState
+from weft.mixers.base.slot_state import SlotState
 
 
 @MIXERS.register("memory_compressed")

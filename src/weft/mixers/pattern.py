@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from weft.errors import WeftError
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.pattern_mixer import SEGMENTS, PatternAttention
+from weft.mixers.base.under_pattern import SEGMENTS, PatternAttention
 from weft.patterns import Causal, Pattern
 from weft.patterns import pattern as parse
 

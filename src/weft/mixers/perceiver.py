@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from weft.layers.cross_attention import CrossAttention
 from weft.layers.latents import Latents
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.latent_mixer import LatentMixer, attention_sizes
+from weft.mixers.base.latent import LatentMixer, attention_sizes
 from weft.patterns.sequence import at_least
 
 

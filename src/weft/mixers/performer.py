@@ -54,8 +54,8 @@ from weft.kernels.linear_attention.triton import (
 )
 from weft.layers.random_features import RandomDirections
 from weft.mixers.base import MIXERS, Frame, State, Traits
-from weft.mixers.random_feature_mixer import RandomFeatureMixer
-from weft.mixers.sums_state import SumsState
+from weft.mixers.base.random_feature import RandomFeatureMixer
+from weft.mixers.base.sums_state import SumsState
 
 Kernel = Literal["softmax", "relu"]
 TINY = 1e-30  # keeps an empty row's 0 / 0 from being NaN, and changes no other

@@ -56,7 +56,7 @@ from weft.kernels.lsh.triton import (
 )
 from weft.kernels.planner.fast import Rule
 from weft.mixers.base import MIXERS, Frame, State, Traits
-from weft.mixers.shared_mixer import SharedMixer, lengths
+from weft.mixers.base.shared import SharedMixer, lengths
 
 ASSUMED_LENGTH = 4096  # sets the number of buckets where neither they nor a length are given
 MOST_AT_ONCE = 128  # more buckets than this are the product of two hashes

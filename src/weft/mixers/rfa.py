@@ -40,8 +40,8 @@ from weft.kernels.linear_attention.triton import Random, can_fuse, fused_causal_
 from weft.layers.padding import zero_padding
 from weft.layers.random_features import RandomDirections
 from weft.mixers.base import MIXERS, Frame, State, Traits
-from weft.mixers.random_feature_mixer import RandomFeatureMixer
-from weft.mixers.sums_state import SumsState
+from weft.mixers.base.random_feature import RandomFeatureMixer
+from weft.mixers.base.sums_state import SumsState
 
 SLOW_START = 4.0  # the gate's bias at the start: about 98 % is kept from token to token
 

@@ -41,7 +41,7 @@ from weft.kernels.lsh.routing import attend_clusters, nearest_tokens
 from weft.kernels.lsh.routing_triton import attend_members, members_of
 from weft.kernels.lsh.triton import ROUTED, Runs, attend_runs, can_fuse, runs_of_buckets
 from weft.mixers.base import MIXERS, Frame, State, Traits
-from weft.mixers.shared_mixer import SharedMixer, lengths
+from weft.mixers.base.shared import SharedMixer, lengths
 
 ASSUMED_LENGTH = 4096  # sets the clusters where neither they nor a length are given
 LOOKBACK = 1  # chunks of its cluster that a causal token reads before its own

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.pattern_mixer import SEGMENTS, PatternAttention
+from weft.mixers.base.under_pattern import SEGMENTS, PatternAttention
 from weft.patterns import Causal, Pattern, Sink, Sliding
 from weft.patterns.sequence import at_least
 

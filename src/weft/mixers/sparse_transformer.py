@@ -19,7 +19,7 @@ from typing import Literal
 
 from weft.errors import WeftError
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.pattern_mixer import SEGMENTS, PatternAttention
+from weft.mixers.base.under_pattern import SEGMENTS, PatternAttention
 from weft.patterns import Causal, Columns, Pattern, PerHead, SameBlock, Sliding, Strided
 
 

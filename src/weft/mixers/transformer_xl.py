@@ -27,7 +27,7 @@ from weft.errors import WeftError
 from weft.kernels.dense.reference import expand_heads
 from weft.layers.projections.dense import split_heads
 from weft.mixers.base import MIXERS, Frame, State, Traits
-from weft.mixers.relative_mixer import RelativeAttention, cut, sinusoid, windows
+from weft.mixers.base.relative import RelativeAttention, cut, sinusoid, windows
 
 
 @MIXERS.register("transformer_xl")

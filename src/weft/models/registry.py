@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from torch import nn
 
-from weft.mixers.registry import ModuleRegistry
+from weft.mixers.base.registry import ModuleRegistry
 
 MODELS = ModuleRegistry("model")
 ModelConfig = Annotated[Any, MODELS]  # a config, a table or a spec string

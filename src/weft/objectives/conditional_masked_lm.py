@@ -26,7 +26,7 @@ from weft.models.heads.conditional_masked import ConditionalMasked, ConditionalM
 from weft.objectives.base import OBJECTIVES, Head, Loss, Metric, output_of, wide
 from weft.objectives.batch import Batch
 from weft.objectives.sequence_to_sequence import check_smoothing
-from weft.objectives.two_sided import aligned, second_of, two_sided
+from weft.objectives.targets.two_sided import aligned, second_of, two_sided
 
 
 @OBJECTIVES.register("conditional_masked_lm")

@@ -34,7 +34,7 @@ from weft.objectives.batch import Batch, Document
 from weft.objectives.causal_lm import CausalLM, summed, token_loss
 from weft.objectives.classify import Classify
 from weft.objectives.masked_lm import MaskedLM
-from weft.objectives.words import word_numbers
+from weft.objectives.targets.words import word_numbers
 
 
 class Question(NamedTuple):

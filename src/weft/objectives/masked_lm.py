@@ -4,7 +4,7 @@
     token, 10 % stay; loss = −Σ log p(x_i | corrupted x) over the chosen i
 
 With `words` whole words are chosen, each with probability `rate`, and all of their tokens are
-predicted (`weft.objectives.words`). The mask token is one more id, `vocab`, which the task's tokens
+predicted (`targets/words.py`). The mask token is one more id, `vocab`, which the task's tokens
 never use: the model is built with a table of vocab + 1 rows.
 
 Paper: Devlin et al. 2018, section 3.1, https://arxiv.org/abs/1810.04805. As a first phase on a
@@ -27,7 +27,7 @@ from weft.models.heads.language_model import LanguageModelModule
 from weft.objectives.base import OBJECTIVES, Head, Loss, Metric, output_of, plain_trunk
 from weft.objectives.batch import Batch
 from weft.objectives.causal_lm import fused_loss, summed, token_loss
-from weft.objectives.words import word_numbers
+from weft.objectives.targets.words import word_numbers
 
 
 @OBJECTIVES.register("masked_lm")

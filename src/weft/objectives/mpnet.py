@@ -15,7 +15,7 @@ content and the query stream hold the same ones.
 Paper: Song et al. 2020, section 2, https://arxiv.org/abs/2004.09297
 The release orders whole words, and shuffles the tokens of the tail: `words`. Here tokens are
 ordered one by one unless that is asked for.
-Mixers: those that can read under masks of pairs, see `weft.mixers.masked_mix`. The paper's
+Mixers: those that can read under masks of pairs, see `weft.mixers.base.masked_mix`. The paper's
 positions are Embedding(positions="learned") with Frame(positions=T5Bias()).
 """
 
@@ -36,8 +36,14 @@ from weft.objectives.base import OBJECTIVES, Head, Loss, Metric
 from weft.objectives.batch import Batch, unmarked
 from weft.objectives.causal_lm import summed, token_loss
 from weft.objectives.masked_lm import all_real, check_shares, disguised, with_mask_row
-from weft.objectives.permutation import ORDERED, Permutation, permutation, places_of, seen_at
-from weft.objectives.words import word_numbers
+from weft.objectives.targets.permutation import (
+    ORDERED,
+    Permutation,
+    permutation,
+    places_of,
+    seen_at,
+)
+from weft.objectives.targets.words import word_numbers
 
 
 @OBJECTIVES.register("mpnet")

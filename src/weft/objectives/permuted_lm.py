@@ -10,7 +10,7 @@ The model is an ordinary language model on an encoder: afterwards it reads both 
 Paper: Yang et al. 2019, XLNet, sections 2.2 and 2.3, https://arxiv.org/abs/1906.08237
 Differs from it: no memory of earlier segments and no segment embeddings; relative positions are the
 mixer's (`transformer_xl` has XLNet's), and positions added to the embedding work as well.
-Mixers: those that can read under masks of pairs, see `weft.mixers.masked_mix`.
+Mixers: those that can read under masks of pairs, see `weft.mixers.base.masked_mix`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,13 @@ from weft.objectives.base import OBJECTIVES, Head, Loss, Metric
 from weft.objectives.batch import Batch, unmarked
 from weft.objectives.causal_lm import summed, token_loss
 from weft.objectives.masked_lm import all_real, with_mask_row
-from weft.objectives.permutation import ORDERED, Permutation, permutation, places_of, seen_at
+from weft.objectives.targets.permutation import (
+    ORDERED,
+    Permutation,
+    permutation,
+    places_of,
+    seen_at,
+)
 
 
 @OBJECTIVES.register("permuted_lm")

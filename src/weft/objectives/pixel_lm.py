@@ -31,7 +31,7 @@ from weft.objectives.batch import Batch, Document, unmarked
 from weft.objectives.causal_lm import token_loss
 from weft.objectives.masked_lm import all_real, with_mask_row
 from weft.objectives.sequence_to_sequence import check_choice
-from weft.objectives.two_sided import aligned
+from weft.objectives.targets.two_sided import aligned
 
 
 @OBJECTIVES.register("pixel_lm")

@@ -28,7 +28,7 @@ from weft.models import LanguageModel
 from weft.models.heads.language_model import LanguageModelModule
 from weft.objectives.base import OBJECTIVES, Head, Loss, output_of, wide
 from weft.objectives.batch import Batch, Document
-from weft.objectives.two_sided import aligned, second_of, two_sided
+from weft.objectives.targets.two_sided import aligned, second_of, two_sided
 
 
 @OBJECTIVES.register("sequence_to_sequence")

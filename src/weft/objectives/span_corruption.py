@@ -30,8 +30,8 @@ from weft.objectives.base import OBJECTIVES, Head, Loss, Metric, output_of
 from weft.objectives.batch import Batch, Document, unmarked
 from weft.objectives.causal_lm import summed
 from weft.objectives.sequence_to_sequence import check_smoothing, ends_of, lesson_loss, taught
-from weft.objectives.spans import Widths, corrupted, noise_spans
-from weft.objectives.two_sided import aligned, two_sided
+from weft.objectives.targets.spans import Widths, corrupted, noise_spans
+from weft.objectives.targets.two_sided import aligned, two_sided
 
 
 @OBJECTIVES.register("span_corruption")

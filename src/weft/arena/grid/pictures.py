@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from weft.files import write_bytes, write_json
-from weft.mixers.pattern_mixer import PatternAttention
+from weft.mixers.base.under_pattern import PatternAttention
 from weft.models import Decoder, Encoder
 from weft.patterns import Pattern
 from weft.patterns.picture import by_pattern, density, overall, shaded

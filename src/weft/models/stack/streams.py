@@ -17,7 +17,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from weft.errors import Unsupported
-from weft.mixers.masked_mix import check_masked
+from weft.mixers.base.masked_mix import check_masked
 from weft.models.stack.sublayer import FeedForwardSublayer, SelfSublayer
 from weft.models.trunks.encoder import EncoderModule
 

@@ -19,7 +19,7 @@ from weft.errors import Unsupported, WeftError
 from weft.layers.marks import Marks
 from weft.layers.norm import Norm
 from weft.mixers import Mixer, State
-from weft.mixers.masked_mix import masked_mix
+from weft.mixers.base.masked_mix import masked_mix
 from weft.models.stack.residual import Plain
 
 

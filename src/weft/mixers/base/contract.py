@@ -22,24 +22,11 @@ from torch import Tensor, nn
 
 from weft.errors import Unsupported, WeftError
 from weft.layers.padding import left_align, real_tokens, restore, zero_padding
-from weft.layers.penalty import penalties
 from weft.layers.positions import build_positions
 from weft.layers.projections.dense import DenseProjection
 from weft.layers.state import State
-from weft.mixers.frame import Frame, Traits
-from weft.mixers.registry import MixerRegistry
-
-__all__ = [
-    "MIXERS",
-    "AttentionMixer",
-    "Frame",
-    "Mixer",
-    "MixerConfig",
-    "State",
-    "Traits",
-    "penalties",
-]
-
+from weft.mixers.base.frame import Frame
+from weft.mixers.base.registry import MixerRegistry
 
 MIXERS = MixerRegistry(Frame)
 MixerConfig = Annotated[Any, MIXERS]  # a config, a table or a spec string

@@ -24,8 +24,8 @@ from weft.kernels.attend.bias import dense_bias
 from weft.kernels.dense.reference import dense_attention
 from weft.layers.positions import PositionScheme, Rotary2d
 from weft.mixers.base import AttentionMixer, Mixer
-from weft.mixers.pattern_mixer import PatternAttention
-from weft.mixers.relative_mixer import RelativeAttention
+from weft.mixers.base.relative import RelativeAttention
+from weft.mixers.base.under_pattern import PatternAttention
 
 _NOT_PAIRS = "it is not bidirectional attention over freely chosen pairs of tokens"
 
