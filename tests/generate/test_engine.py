@@ -8,7 +8,7 @@ from toy_model import History, Toy, greedy, quick
 
 from weft.errors import WeftError
 from weft.generate import ByteText, Engine, Stopping
-from weft.generate.joining import Misfit, joined
+from weft.generate.joining import CannotJoin, joined
 
 PROMPTS = st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=5), min_size=1, max_size=5)
 
@@ -138,10 +138,10 @@ def test_joined_states():
     one, two = Toy(7).start(2), Toy(7).start(1)
     assert joined([one, two]).ids.shape == (3, 0)
     two.position = 1
-    with pytest.raises(Misfit):
+    with pytest.raises(CannotJoin):
         joined([one, two])
     for pair in ([torch.ones(1, 2), torch.ones(1, 3)], [[1], [1, 2]], [torch.tensor(1.0)] * 2):
-        with pytest.raises(Misfit):
+        with pytest.raises(CannotJoin):
             joined(pair)
-    with pytest.raises(Misfit):
+    with pytest.raises(CannotJoin):
         joined([None, torch.ones(1)])

@@ -1,4 +1,4 @@
-"""Padded rows as sequences one behind another; torch's kernel itself runs on a GPU only.
+"""Padded rows as contiguous sequences; torch's kernel itself runs on a GPU only.
 
 Here a plain loop over sequences stands in for it, so that edges, windows and layouts are checked.
 """

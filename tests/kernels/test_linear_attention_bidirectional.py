@@ -44,7 +44,7 @@ def test_the_feature_and_its_derivative():
 
 
 def kept(call, inputs) -> int:
-    """Numbers that are kept for the way back, each memory once, those of the inputs left out."""
+    """Numbers saved for the backward pass, each memory once, those of the inputs left out."""
     seen = {}
 
     def pack(tensor):

@@ -74,8 +74,8 @@ def test_patience_for_numbers():
 def test_confidence_is_the_softmax_at_its_temperature():
     rows, _ = history()
     rule = Confidence(0.7, temperatures=(2.0, 1.0, 0.5, 1.0))
-    for k, heat in enumerate(rule.temperatures, start=1):
-        z = rows[:, k - 1].numpy() / heat
+    for k, value in enumerate(rule.temperatures, start=1):
+        z = rows[:, k - 1].numpy() / value
         chance = np.exp(z - z.max(-1, keepdims=True))
         best = chance.max(-1) / chance.sum(-1)
         assert rule.leaves(rows[:, :k]).tolist() == (best > 0.7).tolist()
@@ -94,11 +94,11 @@ def test_the_temperature_is_the_most_likely_one(scale):
     scores = rows[:, 1] * scale
     found = temperature(scores, y)
 
-    def loss(heat):
-        return torch.nn.functional.cross_entropy(scores / heat, y).item()
+    def loss(value):
+        return torch.nn.functional.cross_entropy(scores / value, y).item()
 
     grid = np.exp(np.linspace(math.log(found) - 1, math.log(found) + 1, 201))
-    assert loss(found) <= min(loss(heat) for heat in grid) + 1e-12
+    assert loss(found) <= min(loss(value) for value in grid) + 1e-12
     assert temperature(scores * 3, y) == pytest.approx(3 * found, rel=1e-6)
 
 

@@ -179,8 +179,8 @@ def frequencies(sampling, scores, draws=20_000):
 def test_tokens_are_drawn_from_the_right_distribution(settings, kept):
     scores = torch.tensor([0.5, 2.0, -1.0, 1.5, -1.5])
     expected = torch.zeros(5)
-    heat = settings["temperature"] or 1.0
-    expected[kept] = torch.softmax(scores[kept] / heat, 0)
+    temperature = settings["temperature"] or 1.0
+    expected[kept] = torch.softmax(scores[kept] / temperature, 0)
     got = frequencies(Sampling(**settings), scores)
     assert set(got.nonzero().flatten().tolist()) == set(kept)
     # Four standard deviations of a frequency over 20,000 draws.

@@ -145,7 +145,7 @@ def attempt(description, data):
     try:
         model = NativeModel(description, buffer, len(data))
     except WeftError as error:
-        assert "no model file" in str(error), error
+        assert "not a model file" in str(error), error
         return "refused"
     try:
         state = model.start(1)

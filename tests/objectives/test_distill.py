@@ -57,20 +57,20 @@ def at(scores, row, place):
 
 def test_the_loss_is_its_equation(taught):
     objective, student, teacher = taught
-    batch, heat = rows(), 2.5
+    batch, temperature = rows(), 2.5
     shown, items = asked(objective, student, batch)
     own, said = student(shown, valid=batch.valid), teacher(shown, valid=batch.valid)
     true = told = backwards = 0.0
     for row, place, target in items:
         s, t = at(own, row, place), at(said, row, place)
-        p, q = log_softmax(t / heat), log_softmax(s / heat)
+        p, q = log_softmax(t / temperature), log_softmax(s / temperature)
         true -= log_softmax(s)[target]
         told += (np.exp(p) * (p - q)).sum()
         backwards += (np.exp(q) * (q - p)).sum()
     found = objective.loss(student.train(), batch, torch.Generator().manual_seed(5))
-    assert found.total.item() == pytest.approx(0.7 * true + 0.3 * heat**2 * told, rel=1e-9)
+    assert found.total.item() == pytest.approx(0.7 * true + 0.3 * temperature**2 * told, rel=1e-9)
     # Twins that the line above would tell apart: no T², and the divergence the other way round.
-    for twin in (0.7 * true + 0.3 * told, 0.7 * true + 0.3 * heat**2 * backwards):
+    for twin in (0.7 * true + 0.3 * told, 0.7 * true + 0.3 * temperature**2 * backwards):
         assert found.total.item() != pytest.approx(twin, rel=1e-4)
     assert int(found.count) == len(items)
 

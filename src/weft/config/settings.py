@@ -37,7 +37,7 @@ class Family(Protocol):
         """The config that a spec string, a table or a config describes."""
 
 
-class Setting(NamedTuple):
+class ConfigField(NamedTuple):
     """One setting of a class."""
 
     hint: Any
@@ -56,7 +56,7 @@ def family_of(cls: type[Any]) -> Family | None:
 
 
 @cache
-def settings_of(cls: type[Any]) -> dict[str, Setting]:
+def settings_of(cls: type[Any]) -> dict[str, ConfigField]:
     """What a config class is built with, in order."""
     try:
         hints = get_type_hints(cls, include_extras=True)
@@ -70,7 +70,7 @@ def settings_of(cls: type[Any]) -> dict[str, Setting]:
             default = field.default_factory()
         by_place = parameter.kind is Parameter.POSITIONAL_OR_KEYWORD
         hint = hint.type if isinstance(hint, InitVar) else hint
-        found[name] = Setting(hint, default, by_place)
+        found[name] = ConfigField(hint, default, by_place)
     return found
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from weft.errors import WeftError
-from weft.generate.joining import Misfit, joined
+from weft.generate.joining import CannotJoin, joined
 from weft.generate.sampling import Sampling
 from weft.generate.stopping import StopChecker, Stopping
 from weft.generate.text import TextCodec
@@ -158,7 +158,7 @@ def _joined(one: DecodingBatch, other: DecodingBatch) -> DecodingBatch | None:
     try:
         state = joined(states)
         seen = joined([one.seen, other.seen])
-    except Misfit:
+    except CannotJoin:
         return None
     scores = torch.cat((one.scores, other.scores))
     return DecodingBatch(one.rows + other.rows, state, scores, one.position, seen)

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 
-class Misfit(Exception):
+class CannotJoin(Exception):
     """States that cannot be one batch."""
 
 
 def joined(states: Sequence[Any]) -> Any:
-    """The rows of all states, in order; raises `Misfit` where they cannot be joined."""
+    """The rows of all states, in order; raises `CannotJoin` where they cannot be joined."""
     first = states[0]
     if any(type(state) is not type(first) for state in states):
-        raise Misfit
+        raise CannotJoin
     if hasattr(first, "joined"):
         return first.joined(states)
     if isinstance(first, Tensor):
@@ -35,14 +35,14 @@ def joined(states: Sequence[Any]) -> Any:
         return dataclasses.replace(first, **parts)
     if isinstance(first, list | tuple):
         if any(len(state) != len(first) for state in states):
-            raise Misfit
+            raise CannotJoin
         return type(first)(joined(parts) for parts in zip(*states, strict=True))
     if isinstance(first, np.ndarray):
         same = all(np.array_equal(first, state) for state in states)
     else:
         same = all(first == state for state in states)
     if not same:
-        raise Misfit
+        raise CannotJoin
     return first
 
 
@@ -51,5 +51,5 @@ def _cat(tensors: Sequence[Tensor]) -> Tensor:
     if not first.dim() or any(
         t.shape[1:] != first.shape[1:] or t.dtype != first.dtype for t in tensors
     ):
-        raise Misfit
+        raise CannotJoin
     return torch.cat(list(tensors))

@@ -52,11 +52,11 @@ class Embedding:
     vocab: int | None = None
     channels: int | None = None
     positions: Literal["none", "sinusoidal", "learned"] = "none"
-    rbf_levels: int | None = None  # ids are levels on a scale: so many bumps instead of a table
+    rbf_levels: int | None = None  # ids are levels on a scale: radial basis functions, no table
     registers: int = 0  # learned tokens put in front of each sequence
     factor: int | None = None  # width of the table, whose rows are then widened; None: the model's
     cutoffs: tuple[int, ...] = ()  # adaptive input: first ranks of the clusters after the first
-    shrink: int = 4  # each cluster is so many times narrower than the one before
+    shrink: int = 4  # each cluster is this many times narrower than the one before
     frequent: tuple[int, ...] = ()  # ids that come first in rank; the others in order of id
 
     def __post_init__(self) -> None:

@@ -30,21 +30,21 @@ class FileTables:
 def read_tables(buffer: Any, size: int) -> FileTables:
     """From the first bytes of a model file; raises WeftError where they are something else."""
     if size < file.HEADER.size:
-        raise WeftError(f"this is no model file: it has {size} bytes, fewer than a header")
+        raise WeftError(f"this is not a model file: it has {size} bytes, fewer than a header")
     view = memoryview(buffer).cast("B")
     magic, checksum, length, *values = file.HEADER.unpack_from(view)
     if magic != file.MAGIC:
-        raise WeftError(f"this is no model file: it does not begin with {file.MAGIC.decode()}")
+        raise WeftError(f"this is not a model file: it does not begin with {file.MAGIC.decode()}")
     if length != size:
         raise WeftError(
-            f"this is no model file: it has {size} bytes, but was written with {length}; "
+            f"this is not a model file: it has {size} bytes, but was written with {length}; "
             "is it truncated?"
         )
     tensors, sublayers = values[:2]
     records = file.HEADER.size + tensors * file.TENSOR.size
     tables = records + sublayers * file.SUBLAYER.size
     if tables > size or file.checksum(bytes(view[16:tables])) != checksum:
-        raise WeftError("this is no model file: its header is damaged (checksum)")
+        raise WeftError("this is not a model file: its header is damaged (checksum)")
     counts = dict(zip(file.COUNTS, values[2:], strict=False))
     return FileTables(
         vocab=counts["vocab"],

@@ -107,7 +107,7 @@ def load(folder: str | Path) -> NativeModel | nn.Module:
     description = Description.read(folder / _CONFIG)
     size = (folder / _WEIGHTS).stat().st_size
     if not size:
-        raise WeftError(f"{folder / _WEIGHTS} is no model file: it is empty")
+        raise WeftError(f"{folder / _WEIGHTS} is not a model file: it is empty")
     return _ready(description, np.memmap(folder / _WEIGHTS, dtype=np.uint8, mode="r"), size)
 
 

@@ -16,7 +16,7 @@ from weft.layers.marks import Marks
 MARKS = ("marks", "second_marks")  # the fields of a batch that hold marks
 
 
-class Document(NamedTuple):
+class ModelInputs(NamedTuple):
     """What a model reads of each row: inputs, which of them are real, and their marks."""
 
     ids: Tensor  # (b, n), or values (b, n, channels)
@@ -57,13 +57,13 @@ class Batch:
     @property
     def given(self) -> dict[str, Any]:
         """What a model takes besides x: `model(batch.x, **batch.given)`."""
-        return Document(self.x, self.valid, self.marks).given
+        return ModelInputs(self.x, self.valid, self.marks).given
 
-    def documents(self) -> list[Document]:
+    def documents(self) -> list[ModelInputs]:
         """What is read: one document of each row, or two where rows are pairs."""
-        found = [Document(self.x, self.valid, self.marks)]
+        found = [ModelInputs(self.x, self.valid, self.marks)]
         if self.second is not None:
-            found.append(Document(self.second, self.second_valid, self.second_marks))
+            found.append(ModelInputs(self.second, self.second_valid, self.second_marks))
         return found
 
     def tensors(self) -> dict[str, Tensor]:

@@ -27,7 +27,7 @@ from weft.objectives.base import (
     plain_trunk,
     wide,
 )
-from weft.objectives.batch import Batch, Document
+from weft.objectives.batch import Batch, ModelInputs
 
 
 @OBJECTIVES.register("causal_lm")
@@ -51,7 +51,7 @@ class CausalLM:
         return summed([next_token_loss(model, document) for document in batch.documents()])
 
 
-def next_token_loss(model: LanguageModelModule, document: Document) -> Loss:
+def next_token_loss(model: LanguageModelModule, document: ModelInputs) -> Loss:
     """The loss of one document per row."""
     ids, valid, _ = document
     if getattr(model, "fused", False):
@@ -82,7 +82,7 @@ def shifted(ids: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def fused_loss(
-    model: LanguageModelModule, document: Document, targets: Tensor, chosen: Tensor
+    model: LanguageModelModule, document: ModelInputs, targets: Tensor, chosen: Tensor
 ) -> Loss:
     """The loss of the chosen targets, all (b, n), from an output that never holds all scores."""
     loss, best = model(document.ids, **document.given, targets=targets, chosen=chosen)

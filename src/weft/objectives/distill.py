@@ -30,7 +30,7 @@ from weft.layers.marks import Marks
 from weft.models import load, prune_layers
 from weft.models.registry import TrunkModel
 from weft.objectives.base import OBJECTIVES, Head, Loss, Metric, ObjectiveConfig, wide
-from weft.objectives.batch import Batch, Document
+from weft.objectives.batch import Batch, ModelInputs
 from weft.objectives.causal_lm import CausalLM, summed, token_loss
 from weft.objectives.classify import Classify
 from weft.objectives.masked_lm import MaskedLM
@@ -50,7 +50,7 @@ class Question(NamedTuple):
     @property
     def given(self) -> dict[str, Any]:
         """What both models take besides `shown`."""
-        return Document(self.shown, self.valid, self.marks).given
+        return ModelInputs(self.shown, self.valid, self.marks).given
 
     def answers(self, scores: Tensor) -> Tensor:
         """Scores of a model as (b, m, classes)."""

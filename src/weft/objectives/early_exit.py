@@ -25,7 +25,7 @@ from weft.models import EarlyExit
 from weft.models.exits.decoding import check_token_exits
 from weft.models.stack.layerwise import exits_after, walk
 from weft.objectives.base import OBJECTIVES, Head, Loss, Metric, ObjectiveConfig
-from weft.objectives.batch import Batch, Document
+from weft.objectives.batch import Batch, ModelInputs
 from weft.objectives.causal_lm import CausalLM, summed, token_loss
 from weft.objectives.classify import Classify
 from weft.objectives.regress import Regress
@@ -77,7 +77,7 @@ class EarlyExits:
 
         return self._weighted([loss_of(scores) for scores in history.unbind(1)])
 
-    def _token_loss(self, model: Any, document: Document) -> Loss:
+    def _token_loss(self, model: Any, document: ModelInputs) -> Loss:
         trunk, (ids, valid, marks) = model.trunk, document
         exits = exits_after(self.after, len(trunk.stack.layers))
         known = None if valid is None else valid[:, 1:] & valid[:, :-1]  # (b, n − 1)

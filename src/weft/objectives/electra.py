@@ -26,7 +26,7 @@ from weft.errors import WeftError
 from weft.models import Encoder
 from weft.models.heads.electra import Electra, ElectraModule
 from weft.objectives.base import OBJECTIVES, Head, Loss, Metric, wide
-from weft.objectives.batch import Batch, Document
+from weft.objectives.batch import Batch, ModelInputs
 from weft.objectives.causal_lm import summed, token_loss
 from weft.objectives.masked_lm import all_real, with_mask_row
 
@@ -60,7 +60,9 @@ class ElectraObjective:
         """Summed over all real tokens, of both documents where rows are pairs."""
         return summed([self._loss(model, each, generator) for each in batch.documents()])
 
-    def _loss(self, model: ElectraModule, document: Document, generator: torch.Generator) -> Loss:
+    def _loss(
+        self, model: ElectraModule, document: ModelInputs, generator: torch.Generator
+    ) -> Loss:
         ids, given = document.ids, document.given
         real = all_real(ids, document.valid)
         chosen = torch.rand(ids.shape, generator=generator, device=ids.device) < self.rate

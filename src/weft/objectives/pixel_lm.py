@@ -27,7 +27,7 @@ from weft.layers.marks import Marks
 from weft.models import Decoder, LanguageModel
 from weft.models.heads.language_model import LanguageModelModule
 from weft.objectives.base import OBJECTIVES, Head, Loss, Metric, plain_trunk
-from weft.objectives.batch import Batch, Document, unmarked
+from weft.objectives.batch import Batch, ModelInputs, unmarked
 from weft.objectives.causal_lm import token_loss
 from weft.objectives.masked_lm import all_real, with_mask_row
 from weft.objectives.sequence_to_sequence import check_choice
@@ -89,4 +89,4 @@ def pixel_scores(
     model: LanguageModelModule, ids: Tensor, valid: Tensor | None, marks: Marks | None = None
 ) -> Tensor:
     """Scores of the palette's colours alone: (b, n, colours)."""
-    return model(ids, **Document(ids, valid, marks).given)[..., :-1]
+    return model(ids, **ModelInputs(ids, valid, marks).given)[..., :-1]

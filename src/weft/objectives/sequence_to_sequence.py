@@ -27,7 +27,7 @@ from weft.errors import WeftError
 from weft.models import LanguageModel
 from weft.models.heads.language_model import LanguageModelModule
 from weft.objectives.base import OBJECTIVES, Head, Loss, output_of, wide
-from weft.objectives.batch import Batch, Document
+from weft.objectives.batch import Batch, ModelInputs
 from weft.objectives.targets.two_sided import aligned, second_of, two_sided
 
 
@@ -85,7 +85,7 @@ def taught(model: LanguageModelModule, ids: Tensor, valid: Tensor | None) -> Les
 
 
 def lesson_loss(
-    model: LanguageModelModule, source: Document, lesson: Lesson, smoothing: float
+    model: LanguageModelModule, source: ModelInputs, lesson: Lesson, smoothing: float
 ) -> Loss:
     """The loss of a lesson, given the source (b, n)."""
     given = {f"source_{name}": value for name, value in source.given.items()}

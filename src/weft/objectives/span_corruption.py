@@ -27,7 +27,7 @@ from weft.errors import WeftError
 from weft.models import LanguageModel
 from weft.models.heads.language_model import LanguageModelModule
 from weft.objectives.base import OBJECTIVES, Head, Loss, Metric, output_of
-from weft.objectives.batch import Batch, Document, unmarked
+from weft.objectives.batch import Batch, ModelInputs, unmarked
 from weft.objectives.causal_lm import summed
 from weft.objectives.sequence_to_sequence import check_smoothing, ends_of, lesson_loss, taught
 from weft.objectives.targets.spans import Widths, corrupted, noise_spans
@@ -78,7 +78,7 @@ class SpanCorruption:
             lesson = taught(model, target, target_valid)
             # A row without tokens has nothing to teach.
             lesson = lesson._replace(real=lesson.real & target_valid.any(1, keepdim=True))
-            source = Document(source, source_valid)
+            source = ModelInputs(source, source_valid)
             losses.append(lesson_loss(model, source, lesson, self.smoothing))
         return summed(losses)
 

@@ -51,7 +51,7 @@ def check_state_formula(config: Any, *, device: str = "cpu") -> None:
 
 
 def evaluated(mixer: Mixer, tokens: int) -> float:
-    """`traits.state` of this module after so many tokens, and what its projections remember."""
+    """`traits.state` of this module after `tokens` tokens, and the state of its projections."""
     formula, frame = mixer.config.traits.state, mixer.frame
     fields = {
         field.name: value

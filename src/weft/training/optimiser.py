@@ -4,7 +4,7 @@
     w ← w − lr·λ·w − lr · (m / (1 − β₁ᵗ)) / (√(v / (1 − β₂ᵗ)) + ε)
 
 Paper: Loshchilov, Hutter 2017, https://arxiv.org/abs/1711.05101. torch's fused kernel, which can
-also leave a step out on the device itself (`found_inf`), so that no one waits to know.
+also skip a step on the device itself (`found_inf`), without a synchronisation.
 """
 
 from __future__ import annotations

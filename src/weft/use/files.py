@@ -64,7 +64,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Columns:
+class TextColumns:
     """Where the texts stand in a file; the names of the training data where none are given."""
 
     text: str
@@ -78,16 +78,16 @@ class Columns:
         return [name for name in (self.text, self.second, self.global_text) if name]
 
 
-def columns_of(usage: Usage, **given: str | None) -> Columns:
+def columns_of(usage: Usage, **given: str | None) -> TextColumns:
     """The columns of the training data, or those that are given instead."""
     named = {**usage.columns, **{name: value for name, value in given.items() if value}}
     second = named.get("second", "second") if usage.is_pair else None
     lead = named.get("global_text")
-    return Columns(named.get("text", "text"), second, lead, named.get("label"))
+    return TextColumns(named.get("text", "text"), second, lead, named.get("label"))
 
 
 def predictions(
-    model: Any, rows: Iterable[Any], columns: Columns, tally: Tally, *, proba: bool
+    model: Any, rows: Iterable[Any], columns: TextColumns, tally: Tally, *, proba: bool
 ) -> Iterator[dict[str, Any]]:
     """Each row of a stream with its prediction, in order."""
     usage, began = usable(model), time.perf_counter()
@@ -114,7 +114,7 @@ def _cells(scores: Any, usage: Usage, proba: bool) -> Iterator[dict[str, Any]]:
 
 
 def _chunks(
-    rows: Iterable[Any], columns: Columns, tally: Tally
+    rows: Iterable[Any], columns: TextColumns, tally: Tally
 ) -> Iterator[list[tuple[dict[str, Any], Document | None]]]:
     """Rows with their documents, None where there is no text; in lists of bounded size."""
     chunk: list[tuple[dict[str, Any], Document | None]] = []
@@ -138,18 +138,18 @@ def _chunks(
         yield chunk
 
 
-def _document(row: dict[str, Any], columns: Columns) -> Document:
+def _document(row: dict[str, Any], columns: TextColumns) -> Document:
     found = [plain_text(row.get(name), name) for name in columns.texts]
     names = [name for name in ("text", "second", "lead") if name == "text" or _has(columns, name)]
     return Document(**dict(zip(names, found, strict=True)))
 
 
-def _has(columns: Columns, name: str) -> bool:
+def _has(columns: TextColumns, name: str) -> bool:
     return bool(columns.second if name == "second" else columns.global_text)
 
 
 def _score(
-    row: dict[str, Any], prediction: Any, columns: Columns, usage: Usage, tally: Tally
+    row: dict[str, Any], prediction: Any, columns: TextColumns, usage: Usage, tally: Tally
 ) -> None:
     """Count a row that has a label."""
     try:
@@ -170,7 +170,9 @@ def _score(
     tally.right += label == plain_text(prediction, "label")
 
 
-def input_rows(path: str, columns: Columns, encoding: str = "utf-8") -> tuple[str, Iterator[Any]]:
+def input_rows(
+    path: str, columns: TextColumns, encoding: str = "utf-8"
+) -> tuple[str, Iterator[Any]]:
     """The kind of a file, and its rows; standard input and .txt are recognised by their start."""
     kind = ".txt" if path == STDIN else kind_of(Path(path))
     if kind != ".txt":

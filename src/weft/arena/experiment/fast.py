@@ -38,7 +38,7 @@ def for_speed(one: Experiment) -> Experiment:
 
 
 def trimmed(one: Experiment) -> Experiment:
-    """The experiment without the rows that no one reads; as it is where all are needed."""
+    """The experiment without rows that are unused; unchanged where all are needed."""
     head = replace(one.model.head, trimmed=True)
     lean = replace(one, model=replace(one.model, head=head))
     if one.phase:  # each may have a model of its own

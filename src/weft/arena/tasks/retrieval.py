@@ -5,7 +5,7 @@ code. Documents are cut to `length` bytes and stored once, however many pairs th
 
 Papers: Radev et al. 2013 (the ACL Anthology Network), https://aclanthology.org/W09-3607; Tay et al.
 2021, Long Range Arena, https://arxiv.org/abs/2011.04006, section 2.2.3
-Differs from the latter: a byte's id is the byte, and padding is no token; where the file holds a
+Differs from the latter: a byte's id is the byte, and padding has no id; where the file holds a
 text as Python writes bytes (b'...'), the bytes are read, not their notation.
 """
 

@@ -6,7 +6,7 @@ to validate on are taken from the training set, by a hash of their text (`reader
 Papers: Maas et al. 2011, https://aclanthology.org/P11-1015; Tay et al. 2021, Long Range Arena,
 https://arxiv.org/abs/2011.04006, section 2.2.2
 Differs from the latter: there, validation is done on the test set. There, a byte's id is byte + 1
-and 0 is padding (257 ids); here it is the byte, and padding is no token. Its paper reads 4,000
+and 0 is padding (257 ids); here it is the byte, and padding has no id. Its paper reads 4,000
 bytes, its released settings 1,000: `length`.
 """
 

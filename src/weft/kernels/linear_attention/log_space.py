@@ -27,7 +27,7 @@ from torch import Tensor
 
 from weft.kernels.slots import into_blocks
 
-NONE = -1e30  # the shift of an empty group: finite, so that −inf less it is no NaN
+NONE = -1e30  # the shift of an empty group: finite, so that −inf minus it is not NaN
 TINY = 1e-30  # keeps an empty row's 0 / 0 from being NaN; any other denominator is at least 1
 
 

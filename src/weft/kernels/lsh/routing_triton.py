@@ -54,10 +54,10 @@ def attend_members(
     x: Tensor, v: Tensor, members: Members, *, scale: float, dropout: float = 0.0
 ) -> Tensor:
     """x (b, h, n, d), v (b, g, n, d) -> (b, h, n, d); alone in its cluster, a token returns v."""
-    return _Attend.apply(x, v, members, scale, Dropout.of(dropout, x.device))
+    return _RoutingAttention.apply(x, v, members, scale, Dropout.of(dropout, x.device))
 
 
-class _Attend(torch.autograd.Function):
+class _RoutingAttention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, v: Tensor, members: Members, scale: float, drop: Dropout | None

@@ -179,10 +179,10 @@ def attend_runs(
     A token that reads nothing in any round returns its v, and padding returns 0. The first `keyed`
     rows of x are keys already, from a decoding state. `scale` is above 0.
     """
-    return _Attend.apply(x, v, runs, scale, eps, Dropout.of(dropout, x.device), keyed)
+    return _SortedAttention.apply(x, v, runs, scale, eps, Dropout.of(dropout, x.device), keyed)
 
 
-class _Attend(torch.autograd.Function):
+class _SortedAttention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,

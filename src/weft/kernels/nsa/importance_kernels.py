@@ -46,8 +46,8 @@ def importance_kernel(
             s_at = lse_ptr + (b * s_b + h * s_h + begin.to(tl.int64) * s_n)
             base = tl.load(s_at + row * s_n, mask=real, other=0)
             base = base * 1.4426950408889634
-            # Numbers of this loop are no constants: unrolled, it takes so many registers that one
-            # program fills a processor.
+            # The bounds are not constants: unrolled, the loop would take so many registers that
+            # one program fills a processor.
             for offset in range(1 - shares, each):
                 # Slots of blocks that are weighed are there.
                 t = tl.minimum(tl.maximum(blocks * each + offset, 0), slots - 1)

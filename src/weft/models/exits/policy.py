@@ -58,7 +58,7 @@ class Never:
     """All layers for every row."""
 
     def leaves(self, history: Tensor) -> Tensor:
-        """No one."""
+        """None of them."""
         return history.new_zeros(len(history), dtype=torch.bool)
 
     def fitted(self, history: Tensor, y: Tensor) -> Never:
@@ -69,7 +69,7 @@ class Never:
 @EXITS.register("confidence")
 @dataclass(frozen=True)
 class Confidence:
-    """Leave where the best class is sure enough."""
+    """Exit at the first layer whose top probability exceeds the threshold."""
 
     threshold: float = 0.9
     temperatures: tuple[float, ...] = field(default=(), kw_only=True)  # by exit; (): all 1
@@ -92,8 +92,8 @@ class Confidence:
 
     def fitted(self, history: Tensor, y: Tensor) -> Confidence:
         """With the temperature of each exit that makes the classes most likely."""
-        heats = tuple(temperature(history[:, k], y) for k in range(history.shape[1]))
-        return dataclasses.replace(self, temperatures=heats)
+        fits = tuple(temperature(history[:, k], y) for k in range(history.shape[1]))
+        return dataclasses.replace(self, temperatures=fits)
 
 
 @EXITS.register("patience")

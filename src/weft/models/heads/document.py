@@ -6,9 +6,9 @@
 
 Pooling reads real tokens only: their "mean" or "max", the "last" one, or the "first": that is the
 first register if the embedding has any (a CLS token), else the first real token. "attention" lets
-four learned queries look for what they want: each takes a mean of the tokens, weighted by the
-softmax of their scores, and the four means stand side by side. A document
-without a single real token pools to 0. Matrices of heads start as N(0, 0.02), biases as 0.
+four learned queries attend to the tokens: each takes their mean, weighted by the softmax of its
+scores, and the four means are concatenated. A document without a single real token pools to 0.
+Matrices of heads start as N(0, 0.02), biases as 0.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     step 0        all N tokens are masked; each gets its best token y_i, with probability p_i
     step t < T    the ⌊N·(T − t)/T⌋ tokens of lowest p_i are masked and written again
 
-T steps, whatever the length. The most probable lengths are tried side by side, and the target with
+T steps, whatever the length. The most probable lengths are tried in one batch, and the target with
 the highest mean log p_i is taken.
 
 Paper: Ghazvininejad et al. 2019, section 3, https://arxiv.org/abs/1904.09324
@@ -30,7 +30,7 @@ def mask_predict(
     source_valid: Tensor | None = None,
     source_marks: Marks | None = None,
 ) -> list[Tensor]:
-    """A target (n,) for each source of (b, m), n the best of so many candidate lengths."""
+    """A target (n,) for each source of (b, m), n the best of the candidate lengths."""
     if iterations < 1 or candidates < 1:
         raise WeftError(
             "mask_predict needs an iteration and a candidate at least; "

@@ -1,7 +1,7 @@
 """Order strings: which sublayers a stack has, letter by letter.
 
     s   self-mixing                      c   attention to a context
-    f   feed-forward                     p   self-mixing and attention to a context, side by side
+    f   feed-forward                     p   self-mixing and attention to a context, in parallel
     w   self-mixing whose heads each pass a feed-forward (`models/stack/weighted.py`)
 
     "sf" * 6          the ordinary transformer of six layers

@@ -1,8 +1,8 @@
 """Reading several streams of one text at once: content that is known, and queries about it.
 
 A content stream holds tokens, a query stream holds places whose tokens must not be known. Both run
-through the same layers, and keys and values come from the content alone. So the streams can stand
-side by side as one sequence: who reads whom is a mask, and no one reads a query.
+through the same layers, and keys and values come from the content alone. So the streams can be
+concatenated into one sequence: who reads whom is a mask, and queries are never read.
 
     forward of [content, queries]  =  content stream and query stream, layer by layer
 

@@ -2,7 +2,7 @@
 
     pre:   x + drop(f(norm(x)))          post:  norm(x + drop(f(x)))
 
-f is a token mixer ('s'), a mixer that reads a context ('c'), both side by side ('p': their sum), or
+f is a token mixer ('s'), a mixer that reads a context ('c'), both in parallel ('p': their sum), or
 a feed-forward ('f'). A sublayer offers its *branch* (all but the sum) and its *join* (the sum), so
 that plain, checkpointed and reversible stacks, and decoding, are made of the same two. How the
 branch joins the stream is the residual connection's (`models/stack/residual.py`).

@@ -4,7 +4,7 @@
     decoder cell   self-attention ‖ attention to the context · convolutions · self-attention
                    · attention to the context · feed-forward (silu)
 
-‖ is side by side, the letter 'p', with twice the heads of the others. Convolutions are the mixer
+‖ runs both in parallel (letter 'p'), with twice the heads of the others. Convolutions are the mixer
 `evolved_convolution`, the gate is the feed-forward `gate`; each part has its residual connection
 and norm. A decoder without a context leaves out what reads it. A cell is about as large as two
 layers.

@@ -56,7 +56,7 @@ class FirstTokens(MarkRule):
 @MARKS.register("every")
 @dataclass(frozen=True)
 class EveryNth(MarkRule):
-    """One token in so many, the first one included."""
+    """Every `step`-th token, from the first on."""
 
     step: int
 

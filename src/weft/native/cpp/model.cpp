@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint64_t MOST = uint64_t(1) << 31;  // of any width, so that products fit 64 bits
 
-[[noreturn]] void refuse(const std::string& what) { throw Error("this is no model file: " + what); }
+[[noreturn]] void refuse(const std::string& what) { throw Error("this is not a model file: " + what); }
 
 void need(bool holds, const std::string& what) {
     if (!holds) refuse(what);
@@ -196,7 +196,7 @@ void ends(Model& model, const Reader& reader) {
         model.shift = reader.maybe(h.shift, h.dim, "last shift");
     }
     if (h.modules) {
-        need(h.vocab % h.modules == 0, "the vocabulary is no multiple of the output's modules");
+        need(h.vocab % h.modules == 0, "the vocabulary is not a multiple of the output's modules");
         model.output_modules = reader.tensor(h.output_modules, h.dim, h.modules, false, "modules");
         need(model.output_modules.dtype == FLOAT32, "modules are float32");
         model.output = reader.tensor(h.output, h.dim, panelled(h.vocab / h.modules), true, "output");

@@ -76,7 +76,7 @@ def seen_at(level: Tensor, known: Tensor, hidden: Tensor | None, queries: int) -
     """Masks of rows with these levels (b, rows) over all columns: (b, rows, columns).
 
     Columns are tokens of ranks `known` (b, n), then masks of ranks `hidden` (b, p), then queries,
-    which no one reads. A rank of −1 marks a column that is not there.
+    which no token reads. A rank of −1 marks a column that is not there.
     """
     level = level[:, :, None]
     columns = [(known[:, None] >= 0) & (known[:, None] <= level)]

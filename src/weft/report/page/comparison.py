@@ -8,7 +8,7 @@ from weft.errors import WeftError
 from weft.files import replacing
 from weft.report.charts.palette import looks
 from weft.report.page import ablation, sections
-from weft.report.page.document import Document
+from weft.report.page.document import Report
 from weft.report.page.headline import listed
 from weft.report.page.html import page
 from weft.report.page.markdown import markdown
@@ -62,7 +62,7 @@ def _write(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
 
 
-def build(run: RunFiles) -> Document:
+def build(run: RunFiles) -> Report:
     """All sections that the files of a run have data for."""
     found = compare(run)
     dense = [s.label for s in found.summaries if s.dense]
@@ -70,7 +70,7 @@ def build(run: RunFiles) -> Document:
     made = [part(material) for part in (OF_ABLATION if run.ablation else PARTS)]
     task = run.task or run.folder.resolve().name
     asked = "Which modification helps on" if run.ablation else "Which mechanism for"
-    return Document(
+    return Report(
         title=f"{asked} {task}?" if len(found.labels) > 1 else str(task),
         subtitle=_subtitle(material),
         sections=[section for section in made if section],

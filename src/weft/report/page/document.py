@@ -114,7 +114,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Document:
+class Report:
     """A whole report."""
 
     title: str

@@ -15,12 +15,12 @@ from weft.report.page.document import (
     Chart,
     Command,
     DataTable,
-    Document,
     Folded,
     Gallery,
     KeyFigures,
     Paragraph,
     Points,
+    Report,
     Section,
     TableCell,
 )
@@ -46,7 +46,7 @@ def _name(content: str) -> str:
     return re.sub(r"(?<=[(,_])", "<wbr>", _text(content))
 
 
-def page(document: Document) -> str:
+def page(document: Report) -> str:
     """The whole file."""
     colours = (
         f":root{{{variables(LIGHT)}color-scheme:light}}"

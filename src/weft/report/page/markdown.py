@@ -13,12 +13,12 @@ from weft.report.page.document import (
     Chart,
     Command,
     DataTable,
-    Document,
     Folded,
     Gallery,
     KeyFigures,
     Paragraph,
     Points,
+    Report,
     TableCell,
 )
 from weft.report.page.html import WIDE, asset
@@ -34,7 +34,7 @@ class Markdown:
     files: dict[str, bytes] = field(default_factory=dict)
 
 
-def markdown(document: Document, folder: str) -> Markdown:
+def markdown(document: Report, folder: str) -> Markdown:
     """The text; drawings are named as files of `folder`."""
     made = Markdown()
     parts = [f"# {escaped(document.title)}", escaped(document.subtitle)]

@@ -14,8 +14,8 @@ from weft.training.data.source import Source
 class Prefetch:
     """The batches of a source, in the order of steps from any step on.
 
-    `by_length`: rows of a batch stand from short to long, so that its parts have little padding;
-    `widths`: of so many different lengths at most.
+    `by_length`: the rows of a batch are sorted by length, so that its parts have little padding;
+    `widths`: the most different lengths that batches are padded to.
     """
 
     def __init__(

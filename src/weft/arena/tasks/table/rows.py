@@ -1,8 +1,8 @@
 """The rows of a table that can be used: a text, perhaps a second one, a label, perhaps a split.
 
 Rows that cannot are left out and reported: no text, no label, bytes that do not decode, a split
-that is none, and what the readers refuse. More of them than `bad_share` is an error: then it is
-the reading that is wrong, or the file.
+with an unknown name, and what the readers refuse. More of them than `bad_share` is an error: then
+the file, or the way it is read, is wrong.
 """
 
 from __future__ import annotations
