@@ -9,20 +9,21 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli.bench import Device
 from weft.cli.grid_options import (
     CellMinutes,
     Jobs,
     MemoryLimit,
+    OutFolder,
     Retry,
     end,
     options,
     stop,
 )
+from weft.cli.options import Device, DeviceOption
 
 
 def ablate(
-    out: Annotated[Path, typer.Option(help="Folder of the results; a rerun continues there.")],
+    out: OutFolder,
     recipe: Annotated[
         str | None,
         typer.Argument(help="Settings with [[modification]]s: a TOML file, or ablate_bytes."),
@@ -41,9 +42,7 @@ def ablate(
     speed: Annotated[
         bool, typer.Option("--speed", help="Measure steps per second afterwards, in turns.")
     ] = False,
-    device: Annotated[
-        Device | None, typer.Option(help="Default: cuda where there is one, else cpu.")
-    ] = None,
+    device: DeviceOption = None,
     change: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the base: model.layers=2.")
     ] = None,

@@ -11,16 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli.bench_decode import decode
+from weft.cli.options import Device, DeviceOption, Rounds
 from weft.cli.verbs import App
 
 app = App(no_args_is_help=True, help="Measure speed and memory on this machine.")
-
-
-class Device(StrEnum):
-    """Where to measure."""
-
-    cpu = "cpu"
-    cuda = "cuda"
 
 
 class DType(StrEnum):
@@ -39,9 +33,7 @@ def _bench() -> None:
 
 @app.command("attention")
 def attention(
-    device: Annotated[
-        Device | None, typer.Option(help="Default: cuda where there is one, else cpu.")
-    ] = None,
+    device: DeviceOption = None,
     dtype: Annotated[
         DType | None, typer.Option(help="Default: bfloat16 on cuda, float32 on cpu.")
     ] = None,
@@ -65,7 +57,7 @@ def attention(
     ] = None,
     batch: Annotated[int, typer.Option(min=1)] = 1,
     causal: Annotated[bool, typer.Option("--causal", help="Hide the future.")] = False,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns that each case takes.")] = 10,
+    rounds: Rounds = 10,
     graph: Annotated[
         bool, typer.Option("--graph", help="On cuda: replay CUDA graphs where possible.")
     ] = False,

@@ -8,20 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
+from weft.cli.options import Rounds, StoredAs
+
 
 class TimedPart(StrEnum):
     """What is timed."""
 
     model = "model"
     feedforward = "feedforward"
-
-
-class StoredAs(StrEnum):
-    """How numbers are stored."""
-
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-    int8 = "int8"
 
 
 class OutputLayer(StrEnum):
@@ -56,7 +50,7 @@ def decode(
     ] = "torch,native",
     sparse: Annotated[str, typer.Option(help="How sparse models run.")] = "native",
     llama: Annotated[str, typer.Option(help="Precisions of llama.cpp: f32, f16, q8_0, q4_0.")] = "",
-    rounds: Annotated[int, typer.Option(min=1, help="Turns that each case takes.")] = 10,
+    rounds: Rounds = 10,
     threads: Annotated[int | None, typer.Option(min=1, help="Default: all cores.")] = None,
     out: Annotated[Path | None, typer.Option(help="Append rows to this .jsonl.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Rows as JSON lines, no tables.")] = False,

@@ -9,21 +9,22 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli.bench import Device
 from weft.cli.grid_options import (
     CellMinutes,
     Fast,
     Jobs,
     MemoryLimit,
+    OutFolder,
     Retry,
     end,
     options,
     stop,
 )
+from weft.cli.options import DeviceOption, GroupColumn, LabelColumn, SecondColumn, TextColumn
 
 
 def compare(
-    out: Annotated[Path, typer.Option(help="Folder of the results; a rerun continues there.")],
+    out: OutFolder,
     task: Annotated[
         str | None, typer.Option(help="E.g. 'listops(length=512)'; see `weft tasks`.")
     ] = None,
@@ -37,14 +38,10 @@ def compare(
     data: Annotated[
         list[str] | None, typer.Option(help="Your own table: CSV, JSON lines or Parquet.")
     ] = None,
-    text: Annotated[str, typer.Option(help="Its column of texts.")] = "text",
-    label: Annotated[str, typer.Option(help="Its column of classes.")] = "label",
-    second: Annotated[
-        str | None, typer.Option(help="Its column of second texts, to match pairs.")
-    ] = None,
-    group: Annotated[
-        str | None, typer.Option(help="Its column of groups (book, author): each in one split.")
-    ] = None,
+    text: TextColumn = "text",
+    label: LabelColumn = "label",
+    second: SecondColumn = None,
+    group: GroupColumn = None,
     global_text: Annotated[
         str | None, typer.Option(help="Its column of texts, e.g. questions, put in front: global.")
     ] = None,
@@ -59,9 +56,7 @@ def compare(
     minutes: Annotated[
         float | None, typer.Option(min=0.0, help="Time of each training; whichever ends first.")
     ] = None,
-    device: Annotated[
-        Device | None, typer.Option(help="Default: cuda where there is one, else cpu.")
-    ] = None,
+    device: DeviceOption = None,
     change: Annotated[
         list[str] | None, typer.Option("--set", help="A setting: model.layers=2, training.lr=1e-3.")
     ] = None,

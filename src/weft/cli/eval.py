@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from weft.cli.bench import Device
+from weft.cli.options import DeviceOption, RunFolder
 from weft.errors import WeftError
 
 
@@ -21,13 +20,9 @@ class Split(StrEnum):
 
 
 def evaluate(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Folder of a training, or a cell of a comparison.")
-    ],
+    run: RunFolder,
     split: Annotated[Split, typer.Option(help="Which rows of the task.")] = Split.test,
-    device: Annotated[
-        Device | None, typer.Option(help="Default: cuda where there is one, else cpu.")
-    ] = None,
+    device: DeviceOption = None,
     exit_: Annotated[
         str | None,
         typer.Option("--exit", help='Let rows leave early: "patience(6)", "conformal(0.05)".'),

@@ -10,17 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.bench import Device
+from weft.cli.options import Device, DeviceOption, JsonRows, RunFolder, Tokenizer
 
 if TYPE_CHECKING:
     from weft.generate import Piece, TextCodec
 
 
 def generate(
-    run: Annotated[
-        Path,
-        typer.Argument(metavar="RUN", help="Folder of a training, or of a saved model."),
-    ],
+    run: RunFolder,
     prompt: Annotated[
         list[str] | None, typer.Option(help="Text to continue; may be given several times.")
     ] = None,
@@ -45,16 +42,12 @@ def generate(
         list[str] | None, typer.Option(help="Text that ends a row; may be given several times.")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="For the same draws again.")] = None,
-    tokenizer: Annotated[
-        Path | None, typer.Option(help="A `tokenizers` JSON file; default: ids are bytes.")
-    ] = None,
+    tokenizer: Tokenizer = None,
     native: Annotated[
         bool, typer.Option("--native/--torch", help="Decode in the native library, or in torch.")
     ] = False,
-    device: Annotated[
-        Device | None, typer.Option(help="Default: cuda where there is one, else cpu.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="A JSON object per row.")] = False,
+    device: DeviceOption = None,
+    json: JsonRows = False,
 ) -> None:
     """Continue prompts; text appears as it is written. Several prompts run in one batch."""
     from weft.generate import ByteText, Sampling, TokenizerText

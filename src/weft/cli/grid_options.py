@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from weft.arena.grid.compare import GridOptions
     from weft.rows import Row
 
-STOPPED = 130  # the exit status of a grid that was asked to stop
+STOPPED = 130  # the exit status of what was asked to stop
 INCOMPLETE = 3  # of a grid that ended, some of its trainings without a result
 
 Fast = Annotated[
     bool,
     typer.Option("--fast", help="On a GPU: bfloat16, updates compiled and recorded, trimmed."),
 ]
+OutFolder = Annotated[Path, typer.Option(help="Folder of the results; a rerun continues there.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Trainings at the same time.")]
 CellMinutes = Annotated[
     float | None, typer.Option(min=0.0, help="End a training that takes longer.")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from weft.cli.options import JsonRows, RunFolder, StoredAs, Tokenizer
 
 if TYPE_CHECKING:
     from torch import nn
@@ -14,23 +15,14 @@ if TYPE_CHECKING:
     from weft.native import WeightPrecision
 
 
-class Dtype(StrEnum):
-    """How numbers are stored."""
-
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-    int8 = "int8"
-
-
 def quantise(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Folder of a training, or of a saved model.")
-    ],
+    run: RunFolder,
     out: Annotated[Path, typer.Option(help="Folder of the native model.")],
-    weights: Annotated[Dtype, typer.Option(help="Precision of the weights.")] = Dtype.int8,
-    cache: Annotated[Dtype, typer.Option(help="Of keys and values.")] = Dtype.float32,
+    weights: Annotated[StoredAs, typer.Option(help="Precision of the weights.")] = StoredAs.int8,
+    cache: Annotated[StoredAs, typer.Option(help="Of keys and values.")] = StoredAs.float32,
     output: Annotated[
-        Dtype | None, typer.Option(help="Of the matrix over the vocabulary; default: as weights.")
+        StoredAs | None,
+        typer.Option(help="Of the matrix over the vocabulary; default: weights."),
     ] = None,
     part: Annotated[
         list[str] | None,
@@ -41,10 +33,8 @@ def quantise(
     ] = None,
     tokens: Annotated[int, typer.Option(min=2, help="Of the text, at most.")] = 8192,
     window: Annotated[int, typer.Option(min=2, help="Tokens read from an empty state.")] = 256,
-    tokenizer: Annotated[
-        Path | None, typer.Option(help="A `tokenizers` JSON file; default: ids are bytes.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="A JSON object per row.")] = False,
+    tokenizer: Tokenizer = None,
+    json: JsonRows = False,
 ) -> None:
     """Round a model's weights, write it for native decoding, and say what that costs."""
     from weft.models import load

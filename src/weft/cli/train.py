@@ -8,10 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli.bench import Device
-from weft.cli.grid_options import Fast
-
-STOPPED = 130  # the exit status of a training that was asked to stop
+from weft.cli.grid_options import STOPPED, Fast
+from weft.cli.options import DeviceOption, GroupColumn, LabelColumn, SecondColumn, TextColumn
 
 
 def train(
@@ -25,14 +23,10 @@ def train(
         list[str] | None,
         typer.Option(help="Instead of settings, your own table: CSV, JSON lines or Parquet."),
     ] = None,
-    text: Annotated[str, typer.Option(help="Its column of texts.")] = "text",
-    label: Annotated[str, typer.Option(help="Its column of classes.")] = "label",
-    second: Annotated[
-        str | None, typer.Option(help="Its column of second texts, to match pairs.")
-    ] = None,
-    group: Annotated[
-        str | None, typer.Option(help="Its column of groups (book, author): each in one split.")
-    ] = None,
+    text: TextColumn = "text",
+    label: LabelColumn = "label",
+    second: SecondColumn = None,
+    group: GroupColumn = None,
     number: Annotated[
         bool, typer.Option("--number", help="The label is a number to predict, not a class.")
     ] = False,
@@ -46,9 +40,7 @@ def train(
     mixer: Annotated[
         str | None, typer.Option(help="Another mechanism, or one of the recipe's own (mixers).")
     ] = None,
-    device: Annotated[
-        Device | None, typer.Option(help="Default: cuda where there is one, else cpu.")
-    ] = None,
+    device: DeviceOption = None,
     seed: Annotated[int | None, typer.Option(min=0)] = None,
     fast: Fast = False,
 ) -> None:

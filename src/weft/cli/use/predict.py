@@ -7,12 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli.bench import Device
-
-_RUN = typer.Argument(metavar="RUN", help="Folder of a training, a cell, or a saved model.")
+from weft.cli.options import DeviceOption, RunFolder
 
 
-def show(run: Annotated[Path, _RUN]) -> None:
+def show(run: RunFolder) -> None:
     """What a trained model is, how good, on which data, and how to use it."""
     from weft.use.show import show as described
 
@@ -20,7 +18,7 @@ def show(run: Annotated[Path, _RUN]) -> None:
 
 
 def predict(
-    run: Annotated[Path, _RUN],
+    run: RunFolder,
     file: Annotated[
         str,
         typer.Argument(metavar="FILE", help="CSV, JSON lines, Parquet, .txt of lines; - is stdin."),
@@ -38,9 +36,7 @@ def predict(
         str | None, typer.Option(help="Column of true labels: they are scored where there are any.")
     ] = None,
     encoding: Annotated[str, typer.Option(help="Of CSV and JSON lines.")] = "utf-8",
-    device: Annotated[
-        Device | None, typer.Option(help="Default: cuda where there is one, else cpu.")
-    ] = None,
+    device: DeviceOption = None,
 ) -> None:
     """Predict the label of every row of a file, in bounded memory."""
     from weft.models import load

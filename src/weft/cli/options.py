@@ -1,0 +1,47 @@
+"""Options that several verbs take."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Device(StrEnum):
+    """Where a model runs."""
+
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class StoredAs(StrEnum):
+    """How the numbers of a native model are stored."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    int8 = "int8"
+
+
+DeviceOption = Annotated[
+    Device | None, typer.Option(help="Default: cuda where there is one, else cpu.")
+]
+RunFolder = Annotated[
+    Path, typer.Argument(metavar="RUN", help="Folder of a training, a cell, or a saved model.")
+]
+Tokenizer = Annotated[
+    Path | None, typer.Option(help="A `tokenizers` JSON file; default: ids are bytes.")
+]
+JsonRows = Annotated[bool, typer.Option("--json", help="A JSON object per row.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Turns that each case takes.")]
+
+# Columns of a table of the user's.
+TextColumn = Annotated[str, typer.Option(help="Its column of texts.")]
+LabelColumn = Annotated[str, typer.Option(help="Its column of classes.")]
+SecondColumn = Annotated[
+    str | None, typer.Option(help="Its column of second texts, to match pairs.")
+]
+GroupColumn = Annotated[
+    str | None, typer.Option(help="Its column of groups (book, author): each in one split.")
+]
