@@ -106,7 +106,8 @@ class Registry:
         if plain or (family is not None and family is not self):
             what = f"{at.where} is a {self.family}:" if at.where else f"a {self.family} is"
             forms = "a spec such as `name(setting=1)`, a table or a config"
-            raise Misfit(at.where, f"{what} {forms}; got {value!r}")
+            way_out = suggest("", self._entries)
+            raise Misfit(at.where, f"{what} {forms}; got {value!r}; {way_out}")
         return value
 
     def _from_table(self, table: dict[str, Any], at: At, base: Any) -> Any:

@@ -47,8 +47,10 @@ def test_threads_answer_the_same(config):
     mixer, x = built(config)
     expected = {n: answer(mixer, x[:, :n]) for n in (43, 17, 5)}
     found, start = [], threading.Barrier(4)
+    cores = torch.get_num_threads()  # a new thread has a number of its own, and sums in its order
 
     def work(number):
+        torch.set_num_threads(cores)
         start.wait()
         for turn in range(4):
             n = (43, 17, 5)[(number + turn) % 3]

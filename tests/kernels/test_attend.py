@@ -342,7 +342,7 @@ def test_a_text_inside_one_graph():
         ("causl()", "did you mean 'causal'"),
         ("sliding(windw=3)", "did you mean 'window'"),
         ("sliding(", "expected a name or a value"),
-        ("7", "a pattern expression is needed"),
+        ("7", "a pattern is a spec such as"),
         (None, "or the same as text"),
         (torch.ones(8, 8), "is a Predicate"),
     ],

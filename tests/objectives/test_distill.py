@@ -169,7 +169,7 @@ def test_what_cannot_be_is_said(make, says):
 def test_a_missing_teacher_and_missing_classes_are_said(taught):
     objective, student, _ = taught
     lost = Distill(teacher="nowhere", of=objective.of)
-    with pytest.raises(WeftError, match="is not a saved model"):
+    with pytest.raises(WeftError, match="there is no folder"):
         lost.loss(student.train(), rows(), torch.Generator())
     if isinstance(objective.of, Classify):
         with pytest.raises(WeftError, match="no classes"):

@@ -278,8 +278,8 @@ def test_a_row_without_tokens_is_no_loss():
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"mixer": "performer"}, "no attention over freely chosen pairs"),
-        ({"mixer": "longformer(window=3)"}, "no attention over freely chosen pairs"),
+        ({"mixer": "performer"}, "not bidirectional attention over freely chosen pairs"),
+        ({"mixer": "longformer(window=3)"}, "not bidirectional attention over freely chosen pairs"),
         ({"positions": Rope2d(width=3), "added": "none"}, "rope2d"),
         ({"depth": "universal(steps=2)"}, "universal"),
     ],

@@ -17,7 +17,7 @@ from weft.arena.data.examples import Examples, TokenRows
 from weft.arena.tasks import SPLITS
 from weft.errors import WeftError
 from weft.feedforward.base import FeedForward, FeedForwardTraits
-from weft.layers.projections.dense import DenseProjection, Projections
+from weft.layers.projections.dense import PROJECTIONS, DenseProjection, Projections
 from weft.models import Classifier
 from weft.objectives import Head
 from weft.objectives.base import Loss
@@ -141,7 +141,8 @@ class PlainFeedForward(FeedForward):
 # Projections ------------------------------------------------------------------------------------
 
 
-@twin
+@PROJECTIONS.register("shifting_twin")  # a frame takes projections alone
+@dataclass(frozen=True, kw_only=True)
 class Shifting:
     """Keys and values of the token before; `broken` names what is wrong with it."""
 
@@ -298,7 +299,7 @@ BITES = [
     ("range", Parity(broken="labels"), "from -1 to 1"),
     ("same_again", Parity(broken="entropy"), "differs when loaded again"),
     ("splits", Parity(broken="same"), "100.0% of valid"),
-    ("baselines", Parity(broken="percent"), "'chance' is no accuracy: 50"),
+    ("baselines", Parity(broken="percent"), "'chance' is not a valid accuracy: 50"),
     ("draws", Classes(broken="draws"), "the same generator gave"),
     ("loss", Classes(broken="half"), "autocast: torch.bfloat16"),
     ("loss", Classes(broken="none"), "more items right|no items"),
@@ -310,7 +311,7 @@ SOUND += [Parity(), Classes(), DenseProjection()]
 
 def run(config, name):
     options = {}
-    if name == "round_trip" and not isinstance(config, Pattern | DenseProjection):
+    if name == "round_trip" and not isinstance(config, Pattern | DenseProjection | Shifting):
         options["registry"] = TWINS
     dict(checks_for(config))[name](**options)
 

@@ -17,6 +17,7 @@ setting further inside may be written by its name alone where that name occurs o
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar, dataclass_transform
@@ -62,6 +63,9 @@ def checked(cls: Cls) -> Cls:
 
     @wraps(plain)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        if _is_traced():
+            plain(self, *args, **kwargs)
+            return
         given = bound(cls, args, kwargs, name_of(cls))
         at, known = At(name_of(cls), home=family_of(cls)), settings_of(cls)
         for key, value in given.items():
@@ -76,3 +80,9 @@ def checked(cls: Cls) -> Cls:
     if "__str__" not in vars(cls):
         setattr(cls, "__str__", spec_of)  # noqa: B010  # type checkers refuse the assignment
     return cls
+
+
+def _is_traced() -> bool:
+    """Whether torch traces this call: a compiled mask may build patterns, but holds no checks."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.compiler.is_compiling()

@@ -20,7 +20,7 @@ from weft.config.settings import (
 )
 from weft.config.short_names import placed
 from weft.errors import Unsupported, WeftError, suggest
-from weft.spec import Call, parse_list
+from weft.spec import Call, Join, parse_list
 
 Made = TypeVar("Made")
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
@@ -83,6 +83,8 @@ def fit(hint: Any, value: Any, at: At, base: Any = None) -> Any:
         return _either(hint, kinds, value, at, base)
     if (family := family_in(hint)) is not None:
         return family.read(value, at, base)
+    if isinstance(value, Join) and at.home is not None:
+        value = at.home.read(value, at)
     if isinstance(value, Call):
         value = _meant(hint, value, at)
     if origin is Literal:

@@ -69,9 +69,11 @@ def check_round_trip(config: Any, *, registry: Registry = MIXERS) -> None:
 def compare_forms(config: Any, registry: Registry) -> None:
     """config -> dict -> JSON -> config and config -> str -> config."""
     settings = json.loads(json.dumps(write(config)))
-    read = registry.read(settings)
+    try:
+        read, parsed = registry.read(settings), registry.parse(str(config))
+    except WeftError as error:
+        raise AssertionError(f"{config} cannot be read back: {error}") from error
     assert read == config, f"{config}: its dict {settings} reads back as {read!r}, not {config!r}"
-    parsed = registry.parse(str(config))
     assert parsed == config, f"{str(config)!r} reads back as {parsed!r}, not {config!r}"
     assert hash(parsed) == hash(config), f"{config}: equal configs have different hashes"
 
