@@ -123,7 +123,7 @@ def test_a_broken_twin_fails(check, twin, message):
     "config", [KeepsList(), LeavesOutGain(), ChangesGain()], ids=lambda c: c.name
 )
 def test_a_config_that_is_not_written_whole_fails(config):
-    with pytest.raises(AssertionError, match="reads back as|cannot be read back"):
+    with pytest.raises(AssertionError, match=r"reads back as|cannot be read back"):
         run("round_trip", config)
 
 

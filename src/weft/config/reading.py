@@ -83,9 +83,7 @@ def fit(hint: Any, value: Any, at: At, base: Any = None) -> Any:
         return _either(hint, kinds, value, at, base)
     if (family := family_in(hint)) is not None:
         return family.read(value, at, base)
-    if isinstance(value, Join) and at.home is not None:
-        value = at.home.read(value, at)
-    if isinstance(value, Call):
+    if isinstance(value, Call | Join):
         value = _meant(hint, value, at)
     if origin is Literal:
         fits = any(value == kind and type(value) is type(kind) for kind in kinds)
@@ -188,8 +186,10 @@ def _tuple(hint: Any, kinds: tuple[Any, ...], value: Any, at: At) -> tuple[Any, 
     return tuple(fit(kind, inner, at.under(i)) for i, (kind, inner) in each)
 
 
-def _meant(hint: Any, call: Call, at: At) -> Any:
+def _meant(hint: Any, call: Call | Join, at: At) -> Any:
     """The meaning of a name inside a spec: a config of the family around it, or a word."""
+    if isinstance(call, Join):
+        return call if at.home is None else at.home.read(call, at)
     bare = not (call.args or call.kwargs)
     if bare and (hint is str or get_origin(hint) is Literal):
         return call.name

@@ -53,9 +53,9 @@ def _kind(model: Any, objective: Any) -> str:
 
 def _labels(task: Any, model: Any) -> tuple[Label, ...]:
     """The task's class names; outputs of a wider head that no class has are named so."""
-    names: tuple[Label, ...] = tuple(getattr(task, "labels", ()))
+    names: list[Label] = [*getattr(task, "labels", ())]
     classes = getattr(model, "classes", 0)
     if classes < len(names):  # a language model, or a number for each document
         return ()
-    spare = range(len(names), classes)
-    return (*names, *(f"(unused {place})" for place in spare)) if names else ()
+    spare = range(len(names), classes) if names else ()
+    return (*names, *(f"(unused {place})" for place in spare))

@@ -32,13 +32,13 @@ Memory = tuple[Tensor, ...]
 class RecurrentState(State):
     """What the cell remembers."""
 
-    memory: Memory = ()
+    cell: Memory = ()
 
     def tensors(self) -> dict[str, Tensor]:
-        return {f"memory{a}": part for a, part in enumerate(self.memory)}
+        return {f"memory{a}": part for a, part in enumerate(self.cell)}
 
     def select(self, rows: Tensor) -> RecurrentState:
-        return RecurrentState(self.position, tuple(part[rows] for part in self.memory))
+        return RecurrentState(self.position, tuple(part[rows] for part in self.cell))
 
 
 class RecurrentCell(nn.Module):
@@ -128,7 +128,7 @@ class RecurrentMixer(Mixer):
     def step(self, x: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
         """Run on from the memory."""
         self._need_causal()
-        y, memory = self.cells[0](x, state.memory)
+        y, memory = self.cells[0](x, state.cell)
         return self.to_out(y), RecurrentState(state.position + x.shape[1], memory)
 
     def state_size(self, tokens: int) -> int:
