@@ -1,17 +1,21 @@
 """Mutation testing: a seeded sample of small changes of src, each against the tests near it.
 
     python tests/campaigns/mutants.py --count 100 --seed 1 [--under src/weft/patterns]
+                                      [--rows mutants.jsonl]
 
 A mutant changes one place of one file: a comparison, an operator, a whole number, a condition, a
 truth value, or two arguments exchanged. It is caught if the tests that import its file fail. Those
 that survive are printed with their line; the score is the share that was caught. Mutants run on a
-copy of the tree, so the working tree stays as it is.
+copy of the tree, so the working tree stays as it is. A test that fails without the change as well
+proves nothing: such mutants are left out of the score.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import itertools
+import json
 import os
 import random
 import re
@@ -25,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 600  # for the tests of one mutant; a mutant that hangs is caught
+FILES = 6  # test files that are run for a mutant
 # Not tested without a GPU, or where a change cannot be told apart (words, colours).
 LEFT_OUT = re.compile(r"kernels/.*kernels\.py|triton|/page/|/charts/|templates|__main__|flex\.py")
 COMPARED = {
@@ -61,6 +65,17 @@ class Mutant:
     line: int
     change: str
     text: str
+
+    @property
+    def row(self) -> dict:
+        """What names the mutant."""
+        path = str(self.path.relative_to(ROOT))
+        return {"path": path, "line": self.line, "change": self.change}
+
+    @property
+    def key(self) -> tuple:
+        """What names the mutant, hashable."""
+        return tuple(self.row.values())
 
 
 def mutants_of(path: Path) -> Iterator[Mutant]:
@@ -142,46 +157,116 @@ def _replaced(source: str, node: ast.expr, new: str) -> str:
 
 
 def tests_near(path: Path) -> list[str]:
-    """The test files that name the module or what it defines, those of its own name first."""
-    module = ".".join(["weft", *path.relative_to(ROOT / "src" / "weft").with_suffix("").parts])
-    stem, family = path.stem, path.parent.name
-    defined = [
-        node.name
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
-    ]
-    words = re.compile("|".join(rf"\b{re.escape(w)}\b" for w in (module, stem, *defined)))
+    """The test files that name the module or what it defines, those of its own name first.
+
+    Files that are imported by others alone, and named by no test, have those of their folder.
+    """
+    inside = path.relative_to(ROOT / "src" / "weft").with_suffix("").parts
+    words = [".".join(["weft", *inside]), path.stem, *_defined(path)]
+    named = re.compile("|".join(rf"\b{re.escape(word)}\b" for word in words))
     scored = []
-    for test in sorted((ROOT / "tests").rglob("test_*.py")):
-        if {"gpu", "campaigns", "fixtures", "digests"} & set(test.parts):
-            continue
-        found = len(words.findall(test.read_text(encoding="utf-8")))
-        if found:
-            near = (test.stem == f"test_{stem}") * 100 + (test.parent.name == family) * 10 + found
-            scored.append((-near, str(test.relative_to(ROOT))))
-    return [name for _, name in sorted(scored)[:6]]
+    for test in _test_files():
+        found = len(named.findall(test.read_text(encoding="utf-8")))
+        same_folder = test.parent.name in inside[:-1]
+        near = (test.stem == f"test_{path.stem}") * 100 + same_folder * 10 + found
+        if found or same_folder:
+            scored.append((not found, -near, str(test.relative_to(ROOT))))
+    return [name for _, _, name in sorted(scored)[:FILES]]
 
 
-def caught(mutant: Mutant, tree: Path) -> tuple[bool, float]:
-    """Whether the tests near a mutant fail on it, and how long they took."""
-    place = tree / mutant.path.relative_to(ROOT)
-    whole = place.read_text(encoding="utf-8")
-    place.write_text(mutant.text, encoding="utf-8")
-    began = time.monotonic()
-    try:
-        tests = tests_near(mutant.path)
+def _defined(path: Path) -> list[str]:
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    kinds = ast.FunctionDef | ast.ClassDef
+    return [x.name for x in body if isinstance(x, kinds) and not x.name.startswith("_")]
+
+
+def _test_files() -> list[Path]:
+    left_out = {"gpu", "campaigns", "fixtures", "digests"}
+    found = sorted((ROOT / "tests").rglob("test_*.py"))
+    return [test for test in found if not left_out & set(test.parts)]
+
+
+@dataclass
+class Tree:
+    """A copy of the tree, in which one file at a time is changed."""
+
+    folder: Path
+    minutes: float
+
+    @classmethod
+    def copied(cls, into: Path, minutes: float) -> Tree:
+        """Copy the working tree."""
+        ignored = shutil.ignore_patterns(".git", ".venv", "runs", "__pycache__", "*.pyc")
+        shutil.copytree(ROOT, into, ignore=ignored)
+        return cls(into, minutes)
+
+    def verdict(self, mutant: Mutant) -> dict:
+        """Whether the tests near a mutant fail on it, by which test, and how long that took."""
+        place = self.folder / mutant.path.relative_to(ROOT)
+        whole, began = place.read_text(encoding="utf-8"), time.monotonic()
+        runs = [tests] if (tests := tests_near(mutant.path)) else []
         if "mixers/" in str(mutant.path):
-            tests += ["tests/contract/test_mixers.py", "-k", mutant.path.stem]
+            runs.insert(0, ["tests/contract/test_mixers.py", "-k", mutant.path.stem])
+        place.write_text(mutant.text, encoding="utf-8")
+        try:
+            by, tests = next(((by, run) for run in runs if (by := self.failure(run))), ("", []))
+        finally:
+            place.write_text(whole, encoding="utf-8")
+        seconds = round(time.monotonic() - began, 1)
+        return {"caught": bool(by), "by": by, "seconds": seconds, "tests": tests}
+
+    def failure(self, tests: list[str]) -> str:
+        """The first test that fails, '' if none does; a test run that takes too long fails."""
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not long and not gpu", *tests]
         command += ["-p", "no:cacheprovider", "-W", "ignore"]
-        variables = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
-        settings = {"cwd": tree, "env": variables, "capture_output": True}
-        done = subprocess.run(command, timeout=SECONDS, **settings)
-        return done.returncode != 0, time.monotonic() - began
-    except subprocess.TimeoutExpired:
-        return True, time.monotonic() - began
-    finally:
-        place.write_text(whole, encoding="utf-8")
+        variables = {**os.environ, "PYTHONPATH": str(self.folder / "src"), "OMP_NUM_THREADS": "1"}
+        settings = {"cwd": self.folder, "env": variables, "capture_output": True, "text": True}
+        try:
+            done = subprocess.run(command, timeout=60 * self.minutes, **settings)
+        except subprocess.TimeoutExpired:
+            return "too slow"
+        if done.returncode in (0, 5):  # 5: no test has this name
+            return ""
+        failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+        return failed[1] if failed else f"status {done.returncode}"
+
+    def passes_unchanged(self, verdict: dict) -> bool:
+        """Whether what failed on the mutant passes without it; if not, it proves nothing."""
+        by = verdict["by"]
+        tests = [by] if by.startswith("tests/") else verdict["tests"]
+        if tests and tests[0] not in _PASSED and not self.failure(tests):
+            _PASSED.add(tests[0])
+        return bool(tests) and tests[0] in _PASSED
+
+
+_PASSED: set[str] = set()
+
+
+def sampled(under: str, seed: int) -> Iterator[Mutant]:
+    """Mutants in an order that the seed decides, each once."""
+    files = [p for p in sorted((ROOT / under).rglob("*.py")) if not LEFT_OUT.search(str(p))]
+    found = {path: made for path in files if (made := list(mutants_of(path)))}
+    draw = random.Random(seed)
+    while found:
+        # By file first: long files have most places, and no more defects for it.
+        path = draw.choice(list(found))
+        yield found[path].pop(draw.randrange(len(found[path])))
+        if not found[path]:
+            del found[path]
+
+
+def report(rows: list[dict], goal: float) -> int:
+    """Print the survivors and the score; 1 if it is under the goal."""
+    decided = [row for row in rows if row["sound"]]
+    survivors = [row for row in decided if not row["caught"]]
+    for row in survivors:
+        print(f"SURVIVED {row['path']}:{row['line']}  {row['change'][:100]}")
+    score = 1 - len(survivors) / max(len(decided), 1)
+    print(
+        f"{len(decided)} mutants, {len(decided) - len(survivors)} caught, {len(survivors)} "
+        f"survived: {score:.1%}; {len(rows) - len(decided)} left out, their tests fail unchanged"
+    )
+    return 0 if score >= goal else 1
 
 
 def main() -> int:
@@ -192,28 +277,37 @@ def main() -> int:
     parser.add_argument("--under", default="src/weft")
     parser.add_argument("--goal", type=float, default=0.98)
     parser.add_argument("--minutes", type=float, default=240.0, help="stop after these")
+    parser.add_argument("--each", type=float, default=5.0, help="minutes for the tests of a mutant")
+    parser.add_argument("--rows", type=Path, help="a file of rows: those in it are not run again")
     given = parser.parse_args()
-    draw, began = random.Random(given.seed), time.monotonic()
-    files = [p for p in sorted((ROOT / given.under).rglob("*.py")) if not LEFT_OUT.search(str(p))]
-    found = {path: made for path in files if (made := list(mutants_of(path)))}
+    began, known = time.monotonic(), read_rows(given.rows)
+    rows: list[dict] = []
     with tempfile.TemporaryDirectory(prefix="weft-mutants-") as scratch:
-        tree = Path(scratch) / "tree"
-        ignored = shutil.ignore_patterns(".git", ".venv", "runs", "__pycache__", "*.pyc")
-        shutil.copytree(ROOT, tree, ignore=ignored)
-        ran = survived = 0
-        while ran < given.count and time.monotonic() - began < 60 * given.minutes:
-            # By file first: long files have most places, and no more defects for it.
-            mutant = draw.choice(found[draw.choice(list(found))])
-            if not tests_near(mutant.path) and "mixers/" not in str(mutant.path):
-                continue
-            was_caught, seconds = caught(mutant, tree)
-            ran, survived = ran + 1, survived + (not was_caught)
-            what = "caught  " if was_caught else "SURVIVED"
-            where = f"{mutant.path.relative_to(ROOT)}:{mutant.line}"
-            print(f"{ran:4d} {what} {seconds:5.0f} s  {where}  {mutant.change[:100]}", flush=True)
-    score = 1 - survived / max(ran, 1)
-    print(f"{ran} mutants, {ran - survived} caught, {survived} survived: {score:.1%}")
-    return 0 if score >= given.goal else 1
+        tree = Tree.copied(Path(scratch) / "tree", given.each)
+        for mutant in itertools.islice(sampled(given.under, given.seed), given.count):
+            row = known.get(mutant.key)
+            if row is None:
+                if time.monotonic() - began > 60 * given.minutes:
+                    break
+                verdict = tree.verdict(mutant)
+                sound = not verdict["caught"] or tree.passes_unchanged(verdict)
+                row = {**mutant.row, **verdict, "sound": sound}
+                if given.rows:
+                    with given.rows.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(row) + "\n")
+            rows.append(row)
+            what = "caught" if row["caught"] else "SURVIVED"
+            place = f"{row['path']}:{row['line']}"
+            print(f"{len(rows):4d} {what:8} {row['seconds']:5.0f} s  {place}", flush=True)
+    return report(rows, given.goal)
+
+
+def read_rows(path: Path | None) -> dict[tuple, dict]:
+    """The rows of an earlier run, by mutant."""
+    if path is None or not path.exists():
+        return {}
+    rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return {(row["path"], row["line"], row["change"]): row for row in rows}
 
 
 if __name__ == "__main__":
