@@ -163,7 +163,7 @@ def fuzz(target: Target, inputs: int, seed: int) -> Findings:
         except Exception as error:
             place = f"{type(error).__name__} in {_place(error)}"
             found.raw[place] += 1
-            found.examples.setdefault(place, repr(data[:300]))
+            found.examples.setdefault(place, data.decode("latin-1"))
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
         found.inputs += 1
@@ -410,7 +410,7 @@ def main() -> int:
             flush=True,
         )
         for place, count in found["raw"].items():
-            print(f"    {count:,} × {place}, e.g. {found['examples'].get(place, '')[:300]}")
+            print(f"    {count:,} × {place}, e.g. {found['examples'].get(place, '')[:300]!r}")
     return 1 if bad else 0
 
 
