@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from model_parts import DIM, RunningMean, built, decoder, ids, normal, stack
 
 from weft.errors import Unsupported, WeftError
-from weft.mixers import MIXERS
-from weft.models.stack.order import MIXING, count, sandwich, split
+from weft.mixers import MIXERS, Frame
+from weft.models import Stack
+from weft.models.stack.order import MIXING, check_order, count, sandwich, split
 
 FULL = MIXERS["full"]
 
@@ -29,6 +30,17 @@ FULL = MIXERS["full"]
 )
 def test_layers(order, layers):
     assert list(split(order)) == layers
+
+
+def test_an_order_has_an_end():
+    """Checked before a text of that length is made."""
+    frame = Frame(dim=8, heads=2)
+    for make in (lambda n: Stack(frame=frame, layers=n), lambda n: sandwich(n, 1)):
+        with pytest.raises(WeftError, match="up to 10,000 sublayers; got 4,294,967,296"):
+            make(2**31)
+    with pytest.raises(WeftError, match="up to 10,000 sublayers; got 10,001"):
+        check_order("s" * 10_001)
+    assert len(Stack(frame=frame, layers=5_000).order) == 10_000
 
 
 @given(st.text("scfpw", max_size=12).filter(lambda order: count(order, MIXING)))

@@ -69,7 +69,7 @@ def checked(cls: Cls) -> Cls:
         given = bound(cls, args, kwargs, name_of(cls))
         at, known = At(name_of(cls), home=family_of(cls)), settings_of(cls)
         for key, value in given.items():
-            if type(value) is not known[key].hint:
+            if type(value) is not known[key].hint or type(value) is int:  # ints have a limit
                 given[key] = fit(known[key].hint, value, at.under(key))
         if derives:
             own = tuple(key for key in derives if given.get(key) is None)

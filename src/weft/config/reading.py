@@ -23,6 +23,7 @@ from weft.errors import Unsupported, WeftError, suggest
 from weft.spec import Call, Join, parse_list
 
 Made = TypeVar("Made")
+LARGEST = 2**63  # whole numbers are smaller: torch's sizes and seeds have 64 bits
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
 
@@ -94,10 +95,7 @@ def fit(hint: Any, value: Any, at: At, base: Any = None) -> Any:
         _checked(isinstance(value, dict), hint, value, at)
         return {key: fit(kinds[1], inner, at.under(key)) for key, inner in value.items()}
     if hint is int or hint is float:
-        number = Integral if hint is int else Real
-        _checked(isinstance(value, number) and not isinstance(value, bool), hint, value, at)
-        # A mechanism keeps a number as it was written: its spec names it in results.
-        return value if at.home is not None and isinstance(value, int) else hint(cast(float, value))
+        return _number(hint, value, at)
     if hint in (Any, object):
         return _loose(value, at)
     if not isinstance(hint, type):
@@ -153,6 +151,15 @@ def _part(cls: type[Any], value: Any, at: At, base: Any) -> Any:
     if family is None or (isinstance(value, dict) and "name" not in value):
         return build(cls, value, at, base if isinstance(base, cls) else None)
     return _checked(isinstance(made := family.read(value, at, base), cls), cls, made, at)
+
+
+def _number(hint: type[Any], value: Any, at: At) -> Any:
+    kind = Integral if hint is int else Real
+    _checked(isinstance(value, kind) and not isinstance(value, bool), hint, value, at)
+    if isinstance(value, int) and abs(value) >= LARGEST:
+        raise WeftError(f"{at.where} is a number of up to 63 bits; got one of {value.bit_length()}")
+    # A mechanism keeps a number as it was written: its spec names it in results.
+    return value if at.home is not None and isinstance(value, int) else hint(cast(float, value))
 
 
 def _either(hint: Any, kinds: tuple[Any, ...], value: Any, at: At, base: Any) -> Any:

@@ -27,17 +27,20 @@ LETTERS = {
 MIXING = "spw"  # hold a token mixer
 CROSSING = "cp"  # read a context
 FEEDING = "fw"  # hold a feed-forward
+LONGEST = 10_000  # letters of an order
 
 
 def sandwich(layers: int, ends: int) -> str:
     """The order s^k (sf)^(n−k) f^k of n layers with k = `ends`; letters count as in "sf"·n."""
     if not 0 <= ends <= layers:
         raise WeftError(f"a sandwich of {layers} layers has 0 to {layers} ends; got {ends}")
+    check_size(2 * layers)
     return "s" * ends + "sf" * (layers - ends) + "f" * ends
 
 
 def check_order(order: str) -> None:
-    """Refuse unknown letters, and orders in which no token meets another."""
+    """Refuse unknown letters, orders in which no token meets another, and endless ones."""
+    check_size(len(order))
     unknown = sorted(set(order) - set(LETTERS))
     if unknown:
         known = ", ".join(f"{letter!r} ({what})" for letter, what in LETTERS.items())
@@ -48,6 +51,12 @@ def check_order(order: str) -> None:
         raise WeftError(
             f"an order needs at least one 's', or no token meets another; got {order!r}"
         )
+
+
+def check_size(sublayers: int) -> None:
+    """Refuse more sublayers than any model has, before a text of that length is made."""
+    if sublayers > LONGEST:
+        raise WeftError(f"an order has up to {LONGEST:,} sublayers; got {sublayers:,}")
 
 
 def count(order: str, letters: str) -> int:
@@ -72,4 +81,5 @@ def repeated(order: str, layers: int) -> str:
         raise WeftError(f"layers is at least 1; got layers={layers}")
     sizes = range(1, len(order) + 1)
     unit = next((order[:n] for n in sizes if order == order[:n] * (len(order) // n)), "")
+    check_size(len(unit) * layers)
     return unit * layers
