@@ -147,31 +147,36 @@ def changed_spec(draw: random.Random, seed: bytes) -> bytes:
 
 def fuzz(target: Target, inputs: int, seed: int) -> Findings:
     """Feed mutated inputs to a target."""
-    from weft.errors import WeftError
-
     found, draw = Findings(), random.Random(seed)
     signal.signal(signal.SIGALRM, _late)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for _ in range(inputs):
-        data, began = mutated(draw, target), time.perf_counter()
-        signal.setitimer(signal.ITIMER_REAL, SECONDS)
-        try:
-            target.read(data)
-            found.accepted += 1
-        except WeftError:
-            found.refused += 1
-        except Exception as error:
-            place = f"{type(error).__name__} in {_place(error)}"
-            found.raw[place] += 1
-            found.examples.setdefault(place, data.decode("latin-1"))
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        found.inputs += 1
-        found.slowest = max(found.slowest, time.perf_counter() - began)
+        judge(found, target, mutated(draw, target))
     found.peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     if found.peak > BYTES:
         found.raw["more than 2 GiB"] += 1
     return found
+
+
+def judge(found: Findings, target: Target, data: bytes) -> None:
+    """Feed one input to a target, and count what came of it."""
+    from weft.errors import WeftError
+
+    began = time.perf_counter()
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        target.read(data)
+        found.accepted += 1
+    except WeftError:
+        found.refused += 1
+    except Exception as error:
+        place = f"{type(error).__name__} in {_place(error)}"
+        found.raw[place] += 1
+        found.examples.setdefault(place, data.decode("latin-1"))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    found.inputs += 1
+    found.slowest = max(found.slowest, time.perf_counter() - began)
 
 
 def _late(number: int, frame: object) -> None:
@@ -388,6 +393,21 @@ def in_child(name: str, inputs: int, seed: int, seconds: float = 3000) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def line(name: str, found: dict) -> str:
+    """The figures of a target, and an example of each finding."""
+    count = sum(found["raw"].values())
+    first = (
+        f"{name}: {found['inputs']:,} inputs, {found['refused']:,} refused, "
+        f"{found['accepted']:,} accepted, {count:,} findings; slowest "
+        f"{found.get('slowest', 0):.2f} s, {found.get('peak', 0) / 2**20:,.0f} MiB"
+    )
+    rest = [
+        f"    {times:,} × {place}, e.g. {found['examples'].get(place, '')[:300]!r}"
+        for place, times in found["raw"].items()
+    ]
+    return "\n".join([first, *rest])
+
+
 def main() -> int:
     """Run targets and print a line of figures for each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -403,14 +423,7 @@ def main() -> int:
     for name in given.target or TARGETS:
         found = in_child(name, given.inputs, given.seed)
         bad += sum(found["raw"].values())
-        print(
-            f"{name}: {found['inputs']:,} inputs, {found['refused']:,} refused, "
-            f"{found['accepted']:,} accepted, {sum(found['raw'].values()):,} findings; slowest "
-            f"{found.get('slowest', 0):.2f} s, {found.get('peak', 0) / 2**20:,.0f} MiB",
-            flush=True,
-        )
-        for place, count in found["raw"].items():
-            print(f"    {count:,} × {place}, e.g. {found['examples'].get(place, '')[:300]!r}")
+        print(line(name, found), flush=True)
     return 1 if bad else 0
 
 
