@@ -1,8 +1,9 @@
-"""Imports point downwards, need little, and one name means one mechanism everywhere."""
+"""Imports point downwards, need little; folders are small; one name means one mechanism."""
 
 import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,35 @@ def test_a_wrong_import_is_found(tmp_path, file, text, reason):
         (tmp_path / name).write_text(content)
     (found,) = wrong_imports(tmp_path)
     assert reason in found
+
+
+REGISTRIES = ["mixers", "feedforward", "arena/tasks"]  # a file there is an entry
+
+
+def crowded(source: Path, most: int = 20) -> dict[str, int]:
+    """{folder: files in it} of the folders in which a reader meets too many files side by side."""
+    counts = Counter(
+        path.parent.relative_to(source).as_posix()
+        for path in source.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    )
+    return {
+        folder: count
+        for folder, count in counts.items()
+        if count > most and folder not in REGISTRIES
+    }
+
+
+def test_folders_are_small_rooms():
+    assert crowded(SOURCE) == {}
+
+
+def test_a_crowded_folder_is_found(tmp_path):
+    for folder, count in [("models", 21), ("mixers", 21), ("models/stack", 20)]:
+        (tmp_path / folder).mkdir(parents=True)
+        for number in range(count):
+            (tmp_path / folder / f"part_{number}.py").touch()
+    assert crowded(tmp_path) == {"models": 21}
 
 
 def fresh(program: str) -> subprocess.CompletedProcess:

@@ -93,7 +93,7 @@ def test_a_broken_rule_shows_no_traceback():
 
 
 def test_a_bug_is_not_swallowed(monkeypatch):
-    from weft.cli import mixers
+    from weft.cli.inspect import mixers
 
     def broken():
         raise ZeroDivisionError("a bug of ours")

@@ -6,7 +6,7 @@ import pytest
 import typer
 
 from weft.arena.grid.compare import GridOptions
-from weft.cli.grid_options import STOPPED, options, stop
+from weft.cli.experiment.grid_options import STOPPED, options, stop
 
 
 def test_every_option_arrives_and_gigabytes_become_bytes():

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from weft.cli import app
-from weft.cli.new import Kind, rendered, write
+from weft.cli.make.new import Kind, rendered, write
 from weft.errors import WeftError
 
 ROOT = Path(__file__).resolve().parents[2]

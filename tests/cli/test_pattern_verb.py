@@ -5,7 +5,7 @@ import torch
 from typer.testing import CliRunner
 
 from weft.cli import app
-from weft.cli.pattern import decoding
+from weft.cli.inspect.pattern import decoding
 from weft.patterns import pattern
 from weft.patterns.derive import mask
 

@@ -1,4 +1,4 @@
-"""The command line: one file per verb."""
+"""The command line: one file per verb, in rooms."""
 
 from weft.cli.app import app, main
 

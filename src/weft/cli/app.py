@@ -11,22 +11,11 @@ from typing import Annotated
 
 import typer
 
-from weft.cli import (
-    ablate,
-    bench,
-    compare,
-    generate,
-    mixers,
-    new,
-    pattern,
-    plan,
-    quantise,
-    report,
-    tasks,
-    train,
-)
-from weft.cli import eval as evaluation
-from weft.cli.use import predict
+from weft.cli.experiment import ablate, compare, train
+from weft.cli.inspect import mixers, pattern, plan, tasks
+from weft.cli.make import new, report
+from weft.cli.measure import bench
+from weft.cli.use import evaluate, generate, predict, quantise
 from weft.cli.verbs import App, Plugins, Verbs
 from weft.plugins import load_plugins
 
@@ -59,7 +48,7 @@ def _every_verb(
 app.command("compare")(compare.compare)
 app.command("ablate")(ablate.ablate)
 app.command("train")(train.train)
-app.command("eval")(evaluation.evaluate)
+app.command("eval")(evaluate.evaluate)
 app.command("predict")(predict.predict)
 app.command("show")(predict.show)
 app.command("generate")(generate.generate)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli.grid_options import (
+from weft.cli.experiment.grid_options import (
     CellMinutes,
     Fast,
     Jobs,
@@ -81,7 +81,7 @@ def compare(
     with Ctrl-C at any time; `weft compare --out FOLDER` goes on.
     """
     from weft.arena.grid.compare import compare as run
-    from weft.cli.live import Live
+    from weft.cli.experiment.live import Live
     from weft.cli.screen import console
     from weft.plugins import named
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli.grid_options import (
+from weft.cli.experiment.grid_options import (
     CellMinutes,
     Jobs,
     MemoryLimit,
@@ -59,7 +59,7 @@ def ablate(
     from weft.arena.ablation.ablate import ablate as run
     from weft.arena.ablation.rows import write_table
     from weft.arena.ablation.speed import measure_speed
-    from weft.cli.live import Live
+    from weft.cli.experiment.live import Live
     from weft.cli.screen import console
     from weft.plugins import named
 

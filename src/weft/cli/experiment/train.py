@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli.grid_options import STOPPED, Fast
+from weft.cli.experiment.grid_options import STOPPED, Fast
 from weft.cli.options import DeviceOption, GroupColumn, LabelColumn, SecondColumn, TextColumn
 
 
@@ -49,7 +49,7 @@ def train(
     Ctrl-C ends the step, saves and stops. The folder holds the settings, metrics as JSON lines,
     and the best model by validation, with all that it needs to be used.
     """
-    from weft.cli.live import Watch
+    from weft.cli.experiment.live import Watch
     from weft.cli.screen import console
     from weft.plugins import note
     from weft.use.fit import train_in

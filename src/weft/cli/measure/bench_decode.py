@@ -62,7 +62,7 @@ def decode(
     from json import dumps
 
     from weft.bench.decode_run import DecodeBench
-    from weft.cli.bench import progress, whole_numbers
+    from weft.cli.measure.bench import progress, whole_numbers
     from weft.cli.screen import console
     from weft.report import append, to_rich
     from weft.report.tables.decode import decode_parts_table, decode_table

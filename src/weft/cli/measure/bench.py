@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli.bench_decode import decode
+from weft.cli.measure.bench_decode import decode
 from weft.cli.options import Device, DeviceOption, Rounds
 from weft.cli.verbs import App
 

@@ -1,0 +1,1 @@
+"""Verbs that train: one model, several compared, one part changed at a time."""

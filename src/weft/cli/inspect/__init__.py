@@ -1,0 +1,1 @@
+"""Verbs that show what there is: mechanisms, patterns, plans, tasks."""
