@@ -27,6 +27,7 @@ LAYERS = [
     ["generate"],  # below models: it needs their start and step only, and they offer `generate`
     ["models"],
     ["objectives", "native"],
+    ["scale"],
     ["training"],
     ["arena", "interop"],
     ["serve", "report"],
