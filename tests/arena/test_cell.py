@@ -18,7 +18,7 @@ from weft.arena.grid import cell as cells
 from weft.arena.grid.measure import is_out_of_memory, reason_of
 from weft.config import changed
 from weft.errors import Unsupported, WeftError
-from weft.mixers import pattern_mixer
+from weft.mixers.base import under_pattern
 from weft.plugins import load_plugins
 from weft.rows import read
 from weft.training.settings import TrainingSettings
@@ -83,9 +83,9 @@ def test_unfused_attention_learns_the_same(run, tmp_path):
         return [row["loss"] for row in read(tmp_path / "metrics.jsonl")]
 
     dense = with_mixer(OWN, "full")
-    before = pattern_mixer.attend
+    before = under_pattern.attend
     assert losses(replace(dense, unfused=True)) == pytest.approx(losses(dense), rel=1e-4)
-    assert pattern_mixer.attend is before
+    assert under_pattern.attend is before
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from rounding import as_fixtures
 from weft.arena.ablation.ablate import read_ablation, resumed
 from weft.arena.experiment.legacy import is_legacy
 from weft.arena.experiment.runs import in_phase, model_of, objective_of, run_of
@@ -28,7 +28,7 @@ from weft.training.curriculum import Phase
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "v0_1_0"
 FILES = sorted(path.stem for path in (FIXTURES / "settings").glob("*.toml"))
 # The machine and the settings that made them: there, results are equal bit by bit.
-EXACT = os.environ.get("ONEDNN_MAX_CPU_ISA") == "AVX512_CORE_FP16" and torch.get_num_threads() == 1
+EXACT = as_fixtures()
 RECIPES = [name.removeprefix("recipe_") for name in FILES if name.startswith("recipe_")]
 
 

@@ -1,7 +1,9 @@
 """Digests of what weft computes on a CPU, bit for bit: layers, models, decoding, training.
 
-    python tests/digests/compute.py                 compare with digests.json
+    python tests/digests/compute.py                 compare with what was recorded
     python tests/digests/compute.py --write         record them, after a change that is meant
+
+Processors round differently: recorded/ holds a file for each way of rounding (`tests/rounding.py`).
 
 A case has up to three digests, separated by spaces:
 
@@ -18,6 +20,7 @@ import argparse
 import json
 import os
 import random
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -25,16 +28,18 @@ from pathlib import Path
 
 # oneDNN picks its kernels when torch is imported.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+sys.path.append(str(Path(__file__).parents[1]))  # of `rounding`, where pytest does not do it
 
 import torch
-import torch.nn.functional as F
-from hashing import Case, Named, digest, normal
+from hashing import Case, Named
 from layer_cases import attention, decoding, feedforwards, framed_mixers, long_mixers, mixers
 from model_cases import generation, models
 from training_cases import objectives, trainings
 
-RECORDED = Path(__file__).parent / "digests.json"
-ENVIRONMENT = "environment"  # the entry of digests.json that is no case
+from rounding import digest, environment
+
+RECORDED = Path(__file__).parent / "recorded"
+ENVIRONMENT = "environment"  # the entry of a file that names no case
 KINDS = ("weights", "output", "gradients")
 
 FAMILIES: dict[str, Callable[[], Named]] = {
@@ -52,30 +57,6 @@ FAMILIES: dict[str, Callable[[], Named]] = {
     "training": trainings,
 }
 LONG: dict[str, Callable[[], Named]] = {"long mixers": long_mixers}
-
-
-def environment() -> dict[str, str]:
-    """What decides how a CPU rounds: torch, instructions, and digests of torch's own functions."""
-    return {
-        "torch": torch.__version__,
-        "cpu": torch.backends.cpu.get_cpu_capability(),
-        "onednn": os.environ.get("ONEDNN_MAX_CPU_ISA", ""),
-        "rounding": _rounding(),
-    }
-
-
-def _rounding() -> str:
-    """A digest of plain torch, without weft: libraries choose kernels by the processor as well."""
-    found = []
-    for dtype in (torch.float32, torch.float64):
-        x, w = normal(2, 70, 32, seed=1, dtype=dtype), normal(96, 32, seed=2, dtype=dtype)
-        y = F.linear(x, w)
-        found += [y, y @ y.mT, y.softmax(-1), y.exp(), y.tanh(), y.sigmoid(), F.gelu(y)]
-        found += [F.layer_norm(y, (96,)), torch.fft.fft2(y).real, y.cumsum(1), y.logsumexp(-1)]
-        found.append(F.conv1d(y.mT, normal(8, 96, 5, seed=3, dtype=dtype)))
-        found.append(F.scaled_dot_product_attention(*y[:, None].chunk(3, -1), is_causal=True))
-        found.append(normal(40, 300, seed=4, dtype=dtype) @ normal(300, 50, seed=5, dtype=dtype))
-    return digest(*found)
 
 
 def computed(case: Case) -> str:
@@ -104,9 +85,15 @@ def family(name: str, order: random.Random | None = None) -> dict[str, str]:
     return found
 
 
-def recorded() -> dict:
-    """What digests.json holds."""
-    return json.loads(RECORDED.read_text(encoding="utf-8"))
+def place() -> Path:
+    """The file for processors that round as this one."""
+    return RECORDED / f"{environment()['rounding']}.json"
+
+
+def recorded(file: Path | None = None) -> dict:
+    """What a file holds, by default that of this processor; nothing where there is none."""
+    file = file or place()
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
 
 def differences(name: str, found: dict[str, str], known: dict) -> list[str]:
@@ -128,8 +115,7 @@ def main() -> int:
     parser.add_argument("--shuffle", type=int, help="seed of another order of cases")
     parser.add_argument("--only", action="append", help="a family; may be repeated")
     given = parser.parse_args()
-    known = recorded() if RECORDED.exists() else {}
-    here = environment()
+    known, here = recorded(), environment()
     if not given.write and known.get(ENVIRONMENT) != here:
         print(f"recorded in another environment: {known.get(ENVIRONMENT)}, here {here}")
     order = None if given.shuffle is None else random.Random(given.shuffle)
@@ -147,7 +133,8 @@ def main() -> int:
     if given.write:
         known.pop(ENVIRONMENT, None)
         sorted_cases = {key: known[key] for key in sorted(known)}
-        RECORDED.write_text(json.dumps({ENVIRONMENT: here, **sorted_cases}, indent=0) + "\n")
+        RECORDED.mkdir(exist_ok=True)
+        place().write_text(json.dumps({ENVIRONMENT: here, **sorted_cases}, indent=0) + "\n")
         print(f"{total} cases recorded")
         return 0
     print("\n".join([*wrong, f"{total} cases, {len(wrong)} differ"]))

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from weft_names import penalties
 
+from rounding import normal
+
 Case = Callable[[], dict[str, Any]]
 Named = Iterator[tuple[str, Case]]
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -21,28 +23,9 @@ DIM, HEADS, LENGTH, LONGEST, VOCAB = 32, 4, 70, 160, 24
 PIECES = (33, *[1] * 9, 20, 8)  # a prompt, single tokens, longer steps: 70 in all
 
 
-def digest(*parts: Any) -> str:
-    """16 hex digits of the bytes, shapes and types of tensors, and of the repr of other values."""
-    found = hashlib.sha256()
-    for part in parts:
-        if isinstance(part, Tensor):
-            found.update(f"{part.dtype} {tuple(part.shape)}".encode())
-            raw = part.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-            found.update(raw.numpy().tobytes())
-        else:
-            found.update(repr(part).encode())
-    return found.hexdigest()[:16]
-
-
 def seed_of(*words: Any) -> int:
     """A seed from words."""
     return int(hashlib.sha256(" ".join(map(str, words)).encode()).hexdigest()[:8], 16)
-
-
-def normal(*shape: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Gaussian numbers; the same for all precisions but for rounding."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
 def ids(*shape: int, seed: int) -> Tensor:

@@ -11,7 +11,7 @@ from weft.errors import Unsupported
 from weft.kernels.attend.api import Request, attend, choose
 from weft.kernels.attend.planner import choose_eager
 from weft.kernels.dense import flash
-from weft.mixers import pattern_mixer
+from weft.mixers.base import under_pattern
 from weft.mixers.full import FullAttention
 from weft.mixers.longformer import Longformer
 from weft.mixers.sliding_window import SlidingWindow
@@ -143,12 +143,12 @@ def test_mixers_keep_their_contract_on_it(config, name, everywhere):
 
 def test_a_context_taken_for_the_own_sequence_shows(monkeypatch, everywhere):
     """Queries behind the end of a shorter context would read its padding."""
-    plainly = pattern_mixer.attend
+    plainly = under_pattern.attend
 
     def aligned(*args, **settings):
         return plainly(*args, **(settings | {"aligned": True}))
 
-    monkeypatch.setattr(pattern_mixer, "attend", aligned)
+    monkeypatch.setattr(under_pattern, "attend", aligned)
     with pytest.raises(AssertionError, match="context padded"):
         dict(checks_for(FullAttention()))["cross"]()
 
