@@ -12,7 +12,7 @@ import pytest
 
 from weft.rows import read
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SHARED = 227 * 1024  # bytes that a program may take
 PARTS = {"forward": 2, "dq": 2, "dkdv": 2}  # masked blocks, whole blocks
 

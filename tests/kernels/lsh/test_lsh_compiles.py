@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 HEADS = {"narrow": (16, 8), "odd": (64, 48), "full": (64, 64), "wide": (128, 128)}
 TYPES = {"index_ptr": "*i64", "bucket_ptr": "*i64", "nearest_ptr": "*i64", "near_ptr": "*fp32"}
 TYPES |= {"part_ptr": "*bf16", "dx_part_ptr": "*bf16", "dv_part_ptr": "*bf16"}

@@ -9,7 +9,7 @@ import torch
 
 from weft.rows import read
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks/cases/depth.py"
+SCRIPT = Path(__file__).resolve().parents[3] / "benchmarks/cases/depth.py"
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from weft.arena.grid.published import (
 from weft.mixers import MIXERS
 
 EVERY = (*ACCURACY, *LATER, *PRETRAINED)
-PAGE = Path(__file__).resolve().parents[2] / "docs/lra.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs/lra.md"
 
 
 def check(row: Accuracy, tolerance=0.051):

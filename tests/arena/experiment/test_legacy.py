@@ -25,7 +25,7 @@ from weft.rows import read
 from weft.training import TrainingSettings, train
 from weft.training.curriculum import Phase
 
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "v0_1_0"
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "v0_1_0"
 FILES = sorted(path.stem for path in (FIXTURES / "settings").glob("*.toml"))
 # The machine and the settings that made them: there, results are equal bit by bit.
 EXACT = as_fixtures()
