@@ -1,0 +1,1 @@
+"""Attention under a pattern inside a Transformers model: functions, masks, caches."""
