@@ -1,4 +1,5 @@
-"""Files that are written completely or not at all, and locks between processes."""
+"""Files: read with a word where they are not what they should be, written completely or not at all;
+locks between processes."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+from weft.errors import WeftError
 
 
 @contextmanager
@@ -40,9 +43,42 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
+def read_text(path: Path) -> str:
+    """The text of a file; a WeftError where it cannot be read or is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as cause:
+        raise WeftError(
+            f"{path} is not UTF-8 text (byte {cause.start}); save it as UTF-8, or is it another "
+            "kind of file?"
+        ) from cause
+    except OSError as cause:
+        raise WeftError(f"cannot read {str(path)!r}: {cause.strerror}") from cause
+
+
+def parse_json(text: str | bytes, where: object) -> Any:
+    """The value of a JSON text; a WeftError that names `where` it stands if it is not valid."""
+    try:
+        return json.loads(text)
+    except RecursionError as cause:
+        raise WeftError(f"{where} is nested too deeply to be read") from cause
+    except ValueError as cause:
+        raise WeftError(f"{where} is not valid JSON: {cause}") from cause
+
+
 def read_json(path: Path) -> Any:
-    """The content of a JSON file; None if there is no file."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    """The content of a JSON file; None if there is no file, a WeftError if it is torn."""
+    return parse_json(read_text(path), path) if path.is_file() else None
+
+
+def read_object(path: Path, *needed: str) -> dict[str, Any]:
+    """The object in a JSON file, which has the needed keys."""
+    found = parse_json(read_text(path), path)
+    if not isinstance(found, dict):
+        raise WeftError(f"{path} holds a JSON object; got {found!r:.60}")
+    if lacking := [key for key in needed if key not in found]:
+        raise WeftError(f"{path} lacks {', '.join(map(repr, lacking))}: was it edited, or torn?")
+    return found
 
 
 def sync_entry(folder: Path) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import WeftError
+from weft.files import read_object
 
 GROUP = "weft.plugins"
 VARIABLE = "WEFT_PLUGINS"
@@ -147,8 +148,14 @@ def noted(folder: Path) -> list[str]:
     """The modules that a run's folder, or a cell of a comparison, says it was made with."""
     for path in (folder / NOTE, folder / "job.json"):
         if path.is_file():
-            return list(json.loads(path.read_text(encoding="utf-8"))["plugins"])
+            return _modules(read_object(path, "plugins")["plugins"], path)
     return []
+
+
+def _modules(found: object, path: Path) -> list[str]:
+    if not (isinstance(found, list) and all(isinstance(name, str) for name in found)):
+        raise WeftError(f"{path}: plugins is a list of modules; got {found!r:.80}")
+    return found
 
 
 def required(modules: Iterable[str], what: str) -> None:

@@ -47,7 +47,7 @@ def read(path: str | Path) -> list[Row]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as cause:
+        except (ValueError, RecursionError) as cause:
             raise WeftError(f"{path}, line {number}: not JSON; got {line[:80]!r}") from cause
         if not isinstance(row, dict):
             raise WeftError(f"{path}, line {number}: a row is a JSON object; got {line[:80]!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter, signature
@@ -31,12 +32,24 @@ class Verbs(TyperGroup):
         except WeftError as error:
             _refuse(str(error))
         except OSError as error:
-            if error.filename is None:  # no file of the caller's
+            if error.errno is None:  # not the system's
                 raise
-            _refuse(
-                f"{error.filename} cannot be used: {error.strerror}; give another place, or "
-                "change who may use this one"
-            )
+            _refuse(_in_words(error))
+
+
+_WAYS_OUT = {
+    errno.ENOSPC: "the disk is full; make room and run the same command, which goes on",
+    errno.EDQUOT: "your share of the disk is used up; make room and run the same command",
+    errno.EIO: "the disk failed; check it, and run the same command elsewhere",
+    errno.EMFILE: "too many files are open; raise `ulimit -n`",
+}
+
+
+def _in_words(error: OSError) -> str:
+    """What the system refused, and the way out."""
+    what = "a file or a pipe" if error.filename is None else str(error.filename)
+    way_out = _WAYS_OUT.get(error.errno or 0, "give another place, or change who may use this one")
+    return f"{what} cannot be used: {error.strerror}; {way_out}"
 
 
 def _refuse(message: str) -> NoReturn:

@@ -59,6 +59,8 @@ class SoftSpan(PositionScheme):
         if share.is_cuda and self._reach is not None and self._reach[0] == key:
             return self._reach[1]
         with torch.no_grad():
-            furthest = math.ceil(float(self.lengths().max()) + self.ramp)
+            # On the meta device, where a parameter has no value: the most that it can be.
+            longest = self.span if share.is_meta else float(self.lengths().max())
+            furthest = math.ceil(longest + self.ramp)
         self._reach = key, -(-furthest // multiple) * multiple
         return self._reach[1]

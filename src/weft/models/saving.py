@@ -15,18 +15,20 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from weft import __version__
 from weft.config import read, write
 from weft.errors import WeftError
+from weft.files import parse_json, read_object, read_text
 from weft.models.registry import ModelConfig
 from weft.models.usage.record import TOKENIZER, USAGE, check_labels, read_usage, write_usage
 from weft.plugins import load_plugins, modules_of, way_out
@@ -86,15 +88,13 @@ def load(
     for name in sorted(_FILES):
         if not (path / name).is_file():
             raise WeftError(f"{path} is not a saved model: it has no {name}")
-    model = _config(path / "config.json").build()
-    try:
+    config = _config(path / "config.json")
+    _check_header(path, config)
+    model = config.build()
+    with _read_errors(path):
         found = load_file(path / "model.safetensors")
-    except SafetensorError as cause:
-        raise WeftError(
-            f"{path / 'model.safetensors'} cannot be read, is it cut short? {cause}"
-        ) from cause
     known = _tensors(model)
-    _check_same(path, known, found)
+    _check_same(path, known, {name: tuple(tensor.shape) for name, tensor in found.items()})
     for name, tensor in known.items():
         # A copy: the file stays free to change, and memory is aligned as torch aligns it.
         tensor.data = found[name].clone()
@@ -111,10 +111,11 @@ def model_folder(run: str | Path) -> Path:
         return run
     if not run.is_dir():
         raise WeftError(f"there is no folder {str(run)!r}; give a run or a saved model")
-    try:
-        chosen = json.loads((run / "done.json").read_text())["model"]
-    except (OSError, ValueError, KeyError, TypeError):
-        chosen = "best"  # still training, or stopped
+    chosen = "best"  # where it is still training, or stopped
+    if (run / "done.json").is_file():
+        chosen = read_object(run / "done.json", "model")["model"]
+        if chosen not in ("best", "last"):  # nothing outside of the run
+            raise WeftError(f"{run / 'done.json'}: model is 'best' or 'last'; got {chosen!r}")
     if not (run / chosen).is_dir():
         raise WeftError(
             f"{run} is not a saved model: it has no config.json; nor is it a run that has "
@@ -135,10 +136,7 @@ def config_from_dict(settings: Any) -> Any:
 
 def _config(path: Path) -> Any:
     """The config in a saved model's `config.json`."""
-    try:
-        settings = json.loads(path.read_text())
-    except ValueError as cause:
-        raise WeftError(f"{path} is not valid JSON: {cause}") from cause
+    settings = parse_json(read_text(path), path)
     found = settings.get("format") if isinstance(settings, dict) else None
     if isinstance(found, int) and found > FORMAT:
         raise WeftError(
@@ -176,17 +174,41 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for tensor, name in names.items()}
 
 
-def _check_same(path: Path, known: dict[str, Tensor], found: dict[str, Tensor]) -> None:
+def _check_header(path: Path, config: Any) -> None:
+    """Refuse weights of other shapes than the config says, before memory is taken for either."""
+    with _read_errors(path), safe_open(path / "model.safetensors", framework="pt") as file:
+        found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    try:
+        with torch.device("meta"):
+            planned = config.build()
+    except RuntimeError as cause:
+        if "meta" in str(cause):  # a part of another's that reads values it draws
+            return  # the built model is compared
+        raise WeftError(f"{path / 'config.json'} describes no model: {cause}") from cause
+    _check_same(path, _tensors(planned), found)
+
+
+@contextmanager
+def _read_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (SafetensorError, OSError) as cause:
+        raise WeftError(
+            f"{path / 'model.safetensors'} cannot be read, is it cut short? {cause}"
+        ) from cause
+
+
+def _check_same(path: Path, known: dict[str, Tensor], found: dict[str, tuple[int, ...]]) -> None:
     missing, extra = sorted(known.keys() - found.keys()), sorted(found.keys() - known.keys())
     if missing or extra:
         raise WeftError(
             f"{path} does not fit its config: missing {_few(missing)}, unknown {_few(extra)}"
         )
     for name, tensor in known.items():
-        if tensor.shape != found[name].shape:
+        if tensor.shape != found[name]:
             raise WeftError(
                 f"{path}: {name} is {tuple(tensor.shape)} by the config, "
-                f"but {tuple(found[name].shape)} in the file"
+                f"but {found[name]} in the file"
             )
 
 

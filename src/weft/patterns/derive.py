@@ -10,11 +10,14 @@ from torch import Tensor
 
 from weft.errors import WeftError
 from weft.patterns.algebra import Pattern
+from weft.patterns.distances import rule_of, visible_in_closed_form
 from weft.patterns.layout import layout
 from weft.patterns.lower import lower
 from weft.patterns.order import Order
 from weft.patterns.region import FAR, Bools, Ints, interval
 from weft.patterns.sequence import at_least
+
+_AT_ONCE = 1 << 20
 
 
 def mask(
@@ -35,6 +38,22 @@ def keeps(pattern: Pattern, positions: Ints, now: int) -> Bools:
     """Which of the keys at these positions a query at position `now` or later can still read."""
     later, keys = interval(now, FAR), interval(positions, positions)
     return np.broadcast_to(pattern.covers(later, keys, None).some, positions.shape)
+
+
+def kept(pattern: Pattern, n: int) -> int:
+    """How many of n keys a query at position n or later can still read."""
+    if rule_of(pattern) is None:
+        parts = (np.arange(at, min(n, at + _AT_ONCE)) for at in range(0, n, _AT_ONCE))
+        return sum(int(keeps(pattern, part, n).sum()) for part in parts)
+    # Of distances alone: if one key is kept, so are all after it. The first one is searched.
+    low, high = 0, n
+    while low < high:
+        middle = (low + high) // 2
+        if keeps(pattern, np.array([middle]), n)[0]:
+            high = middle
+        else:
+            low = middle + 1
+    return n - low
 
 
 @dataclass(frozen=True)
@@ -72,7 +91,10 @@ def cost(
 
 
 def visible_pairs(pattern: Pattern, n: int, block: int = 128) -> int:
-    """How many pairs see each other: full blocks by their size, the others by evaluation."""
+    """How many pairs see each other: in closed form, or full blocks by their size and the others by
+    evaluation."""
+    if (known := visible_in_closed_form(pattern, n)) is not None:
+        return known
     order = Order(n)
     found = layout(pattern, order, order, n, block)
     u, v = found.row_of, found.cols.astype(np.int64)

@@ -13,12 +13,18 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.errors import WeftError
 from weft.patterns.algebra import Pattern
 from weft.patterns.order import Order
 from weft.patterns.region import Bools, Ints
 
 _BRANCH = 8  # a square splits into 8 × 8
 _TOP = 64  # the first squares: at most 64 a side
+_MOST_SQUARES = 36_000_000  # looked at in one step: about 2 GiB; causal at 2^20 tokens fits
+
+
+class TooManyBlocks(WeftError):
+    """A layout would fill the memory with its list of blocks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +95,12 @@ def _descend(
     u, v, full = _look(pattern, rows, cols, length, size, u, v, np.zeros(u.shape, dtype=bool))
     while size > block:
         size //= _BRANCH
+        if len(u) * _BRANCH**2 > _MOST_SQUARES:
+            raise TooManyBlocks(
+                f"{pattern} over {rows.count:,} queries and {cols.count:,} keys is a list of about "
+                f"{len(u) * _BRANCH**2:,} blocks of {size}; at most {_MOST_SQUARES:,} are listed: "
+                "give a shorter length or larger blocks"
+            )
         step = np.arange(_BRANCH)
         u = np.repeat(u, _BRANCH**2) * _BRANCH + np.tile(np.repeat(step, _BRANCH), len(u))
         v = np.repeat(v, _BRANCH**2) * _BRANCH + np.tile(step, len(v) * _BRANCH)

@@ -20,6 +20,7 @@ from functools import lru_cache, reduce
 from itertools import product
 
 from weft.patterns.algebra import And, Or, Pattern
+from weft.patterns.distances import computed_in_closed_form
 from weft.patterns.grid import Axis, GridPattern
 from weft.patterns.layout import Layout, layout
 from weft.patterns.order import Order, Tiles, select
@@ -55,7 +56,9 @@ class Part:
 
     def computed_pairs(self, block: int) -> int:
         """Pairs computed at this block size."""
-        return self.fold * self.layout(block).computed_pairs
+        plain = type(self.rows) is Order and self.rows == self.cols and not self.rows.start
+        found = computed_in_closed_form(self.pattern, self.rows.count, block) if plain else None
+        return self.fold * (self.layout(block).computed_pairs if found is None else found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +73,10 @@ class Lowered:
 
     def price(self, block: int, overhead: int, lanes: float) -> float:
         """Computed pairs, as slow as the longest row makes them, and the overhead of each part."""
-        longest = max(part.layout(block).longest_row for part in self.parts)
-        pairs = max(self.computed_pairs(block), lanes * longest * block**2)
+        pairs: float = self.computed_pairs(block)
+        if lanes:
+            longest = max(part.layout(block).longest_row for part in self.parts)
+            pairs = max(pairs, lanes * longest * block**2)
         return pairs + overhead * (len(self.parts) + (self.apart is not None))
 
     def computed_pairs(self, block: int) -> int:

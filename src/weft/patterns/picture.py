@@ -38,7 +38,8 @@ def density(pattern: Pattern, n: int, pixels: int = PIXELS) -> Shares:
     """The share of visible pairs in each pixel: (p, p), p ≤ pixels, queries down, keys across.
 
     A pixel covers ⌈n / pixels⌉ × ⌈n / pixels⌉ pairs. Exact unless the picture would take more
-    than 2^28 evaluations: then each stretch of queries is represented by some of its rows.
+    than 2^28 evaluations: then each stretch of queries is represented by some of its rows, and
+    where that is not enough, each stretch of keys by some of its columns.
     """
     at_least(1, n=n, pixels=pixels)
     cell = -(-n // pixels)
@@ -50,20 +51,26 @@ def density(pattern: Pattern, n: int, pixels: int = PIXELS) -> Shares:
     if not len(u):
         return shares
     most = max(1, _EVALUATED // (len(u) * cell))
-    offsets = np.arange(min(cell, most)) * cell // min(cell, most)
-    step = max(1, _AT_ONCE // (len(offsets) * cell))
+    offsets = _spread(cell, most)
+    keys = _spread(cell, max(1, _EVALUATED // len(u)))
+    step = max(1, _AT_ONCE // (len(offsets) * len(keys)))
     for at in range(0, len(u), step):
         rows, cols = u[at : at + step], v[at : at + step]
-        shares[rows, cols] = _evaluated(pattern, n, cell, rows, cols, offsets)
+        shares[rows, cols] = _evaluated(pattern, n, cell, rows, cols, offsets, keys)
     return shares
 
 
+def _spread(cell: int, most: int) -> Ints:
+    """All offsets within a pixel, or `most` of them, evenly."""
+    return np.arange(min(cell, most)) * cell // min(cell, most)
+
+
 def _evaluated(
-    pattern: Pattern, n: int, cell: int, rows: Ints, cols: Ints, offsets: Ints
+    pattern: Pattern, n: int, cell: int, rows: Ints, cols: Ints, offsets: Ints, keys: Ints
 ) -> Shares:
-    """Shares (pixels,), from the rows of each stretch that `offsets` names and all its keys."""
+    """Shares (pixels,), from the rows and keys of each stretch that these offsets name."""
     i = (rows[:, None] * cell + offsets)[:, :, None]
-    j = (cols[:, None] * cell + np.arange(cell))[:, None, :]
+    j = (cols[:, None] * cell + keys)[:, None, :]
     inside = (i < n) & (j < n)
     seen = pattern.sees(np.minimum(i, n - 1), np.minimum(j, n - 1), n) & inside
     return (seen.sum((1, 2)) / inside.sum((1, 2))).astype(np.float32)

@@ -46,6 +46,10 @@ class Stage:
             "objective": write(self.objective),
             "source": str(self.source),
             "valid": None if self.valid is None else str(self.valid),
+            "data": {
+                "training": getattr(self.source, "fingerprint", None),
+                "validation": getattr(self.valid, "fingerprint", None),
+            },
             "until": self.until,
             "settings": write(self.settings),
         }

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from weft.arena.experiment.results import read_scores
+from weft.files import read_object
 from weft.metrics import metric
 from weft.models.saving import model_folder
 from weft.models.usage.record import Usage, read_usage
@@ -18,7 +18,7 @@ MOST_LABELS = 20
 def show(run: Path) -> str:
     """Several lines about a run or a saved model; its weights are not loaded."""
     folder = model_folder(run)
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = read_object(folder / "config.json", "model")
     usage = read_usage(folder)
     lines = [f"model    {_model(config['model'])}"]
     if usage is None:
@@ -88,7 +88,7 @@ def _training(run: Path) -> list[str]:
         return []
     if not (run / "done.json").is_file():
         return ["training is not finished: this is the best model so far; the same call goes on"]
-    done = json.loads((run / "done.json").read_text(encoding="utf-8"))
+    done = read_object(run / "done.json", "best_score", "steps", "seconds")
     best = done["best_score"]
     valid = "no validation" if best is None else f"best validation {best:.4f}"
     lines = [f"training {done['steps']:,} steps in {done['seconds']:.0f} s, {valid}"]

@@ -198,7 +198,7 @@ def test_phases_are_refused_with_their_number(phase, message):
 
 
 def test_files_that_cannot_be_read(tmp_path):
-    with pytest.raises(WeftError, match="cannot read the settings"):
+    with pytest.raises(WeftError, match=r"cannot read .*none\.toml"):
         read_settings(tmp_path / "none.toml")
     (tmp_path / "broken.toml").write_text("[task\n")
     with pytest.raises(WeftError, match="is not valid TOML"):

@@ -38,6 +38,13 @@ class MarkedRows:
     def __str__(self) -> str:
         return str(self.rows)
 
+    @property
+    def fingerprint(self) -> str | None:
+        """That of the rows, and what marks them."""
+        own = getattr(self.rows, "fingerprint", None)
+        rules = [f"{name}={rule}" for name, rule in sorted(self.rules.items())]
+        return " ".join([own, *rules]) if own is not None else None
+
     def batch(self, which: Any) -> Batch:
         """The rows of these numbers, or the batch of this step."""
         found = marked(self.rows.batch(which), self.rules, self.both)

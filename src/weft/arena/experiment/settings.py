@@ -47,7 +47,7 @@ from weft.arena.experiment.model import Model
 from weft.arena.tasks.base import TaskConfig
 from weft.config import Table, changed, config, read, write
 from weft.errors import WeftError, suggest
-from weft.files import read_json, write_json
+from weft.files import read_object, read_text, write_json
 from weft.models.usage.mark_rules import read_rules
 from weft.objectives import ObjectiveConfig
 from weft.training.curriculum import Phase
@@ -159,15 +159,12 @@ def read_tables(source: str | Path, changes: Sequence[str] = ()) -> tuple[Table,
     """The tables of a settings file, or of one of weft's recipes by name, and those of changes."""
     path = Path(source)
     if path.suffix in (".toml", ".json") or path.exists():
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as cause:
-            raise WeftError(f"cannot read the settings {str(path)!r}: {cause.strerror}") from cause
+        text = read_text(path)
     else:
         text = _shipped(str(source))
     try:
         tables = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except ValueError as cause:
+    except (ValueError, RecursionError) as cause:  # nested too deeply
         kind = "JSON" if path.suffix == ".json" else "TOML"
         raise WeftError(f"{source} is not valid {kind}: {cause}") from cause
     if is_legacy(tables):  # changes of such a file are in its words
@@ -241,9 +238,9 @@ def write_experiment(folder: Path, one: Experiment) -> None:
 
 def read_experiment(folder: Path) -> Experiment:
     """The settings of a run of `weft train`, or of a cell of `weft compare`."""
-    job = read_json(folder / "job.json")
-    if job is not None:
-        return experiment(job["experiment"])
+    job = folder / "job.json"
+    if job.is_file():
+        return experiment(read_object(job, "experiment")["experiment"])
     for name in ("experiment.json", "settings.toml"):  # the latter: weft 0.1
         if (folder / name).is_file():
             return read_settings(folder / name).experiment

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.arena.experiment.settings import Experiment, located
+from weft.files import read_text
 from weft.models import Classifier, EarlyExit, LanguageModel, Matcher
 from weft.models.usage.record import TOKENIZER, Label, Usage
 
@@ -17,7 +18,7 @@ def usage_of(experiment: Experiment, model: Any, objective: Any, taken: set[str]
     """Labels, tokenizer and text settings of the task; `taken`: the marks that the model takes."""
     task = experiment.task
     tokens = getattr(task, "tokens", "none")
-    file = None if tokens in (BYTES, "none") else Path(tokens).read_text(encoding="utf-8")
+    file = None if tokens in (BYTES, "none") else read_text(Path(tokens))
     columns = {name: getattr(task, name, None) for name in _COLUMNS}
     ruled = bool(columns["global_text"] or getattr(task, "global_after", ""))
     numbers = getattr(task, "numbers", None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from dataclasses import dataclass
 from hashlib import sha256
@@ -13,7 +12,7 @@ from typing import Any
 from weft.arena.experiment.settings import Experiment, Recipe, experiment, with_mixer
 from weft.config import config, read, write
 from weft.errors import WeftError
-from weft.files import write_json
+from weft.files import read_object, write_json
 from weft.mixers import MIXERS
 from weft.plugins import required
 
@@ -160,7 +159,7 @@ def read_grid(folder: Path) -> Grid:
     path = folder / "grid.json"
     if not path.is_file():
         raise WeftError(f"{folder} holds no comparison: it has no grid.json")
-    found = json.loads(path.read_text(encoding="utf-8"))
+    found = read_object(path, "contenders")
     check_format(path, found, FORMAT)
     required(found.get("plugins", ()), f"the comparison in {folder}")
     given = {key: found[key] for key in found if key not in ("format", "command", "task")}

@@ -109,7 +109,7 @@ class CellProcess:
         lines = _tail(self.folder / "metrics.jsonl").rpartition(b"\n")[0].splitlines()
         try:
             return json.loads(lines[-1]) if lines else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
 
     def result(self, *, stopped: bool) -> dict[str, Any] | None:

@@ -62,7 +62,7 @@ def json_lines(path: Path, **kinds: type) -> Iterator[tuple[int, dict[str, Any]]
                 continue
             try:
                 row = json.loads(line)
-            except ValueError as cause:
+            except (ValueError, RecursionError) as cause:
                 raise broken(path, number, f"not JSON ({cause})") from cause
             for name, kind in kinds.items():
                 value = row.get(name) if isinstance(row, dict) else None

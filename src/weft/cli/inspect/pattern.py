@@ -127,12 +127,11 @@ def decoding(each: list[Any], n: int) -> str:
 
 
 def _kept(each: list[Any], n: int) -> int:
-    import numpy as np
+    from functools import reduce
 
-    from weft.patterns.derive import keeps
+    from weft.patterns.derive import kept
 
-    every = np.arange(n)
-    return int(np.logical_or.reduce([keeps(shown, every, n) for shown in each]).sum())
+    return kept(reduce(lambda a, b: a | b, each), n)
 
 
 def _kernels(
@@ -141,7 +140,8 @@ def _kernels(
     """The kernel and the parts for each group of heads."""
     import torch
 
-    from weft.kernels.attend.planner import Request, choose
+    from weft.kernels.attend.planner import Request
+    from weft.patterns.layout import TooManyBlocks
 
     facts = []
     for shown, own in groups:
@@ -159,12 +159,23 @@ def _kernels(
             dropout=0.0,
             lse=False,
         )
-        chosen = choose(request)
         which = "" if len(own) == heads else f" (heads {own[0]}–{own[-1]})"
-        facts.append((name, f"{chosen.kernel}{which}: {chosen.reason}"))
-        if chosen.lowered is not None:
-            parts = lowering(chosen.lowered, n, chosen.block)
-            facts += [("", f"  {text}") for text in parts]
+        try:
+            facts += _planned(name, which, request)
+        except TooManyBlocks as error:
+            facts.append((name, f"not planned{which}: {error}"))
+    return facts
+
+
+def _planned(name: str, which: str, request: Any) -> list[tuple[str, str]]:
+    """The kernel of one group of heads, and its parts."""
+    from weft.kernels.attend.planner import choose
+
+    chosen = choose(request)
+    facts = [(name, f"{chosen.kernel}{which}: {chosen.reason}")]
+    if chosen.lowered is not None:
+        parts = lowering(chosen.lowered, request.n, chosen.block)
+        facts += [("", f"  {text}") for text in parts]
     return facts
 
 

@@ -79,16 +79,14 @@ def generate(
 def _prompts(given: list[str], batch_file: Path | None) -> list[str]:
     """From the options, a file, or stdin."""
     from weft.errors import WeftError
+    from weft.files import read_text
 
     if given and batch_file is not None:
         raise WeftError("prompts come from --prompt or from --batch-file, not from both")
     if given:
         found, where = given, "--prompt"
     elif batch_file is not None and str(batch_file) != "-":
-        try:
-            found, where = batch_file.read_text(encoding="utf-8").splitlines(), str(batch_file)
-        except (OSError, UnicodeDecodeError) as cause:
-            raise WeftError(f"cannot read prompts from {str(batch_file)!r}: {cause}") from cause
+        found, where = read_text(batch_file).splitlines(), str(batch_file)
     elif batch_file is None and sys.stdin.isatty():
         raise WeftError("nothing to continue; give --prompt TEXT, --batch-file FILE, or a pipe")
     else:

@@ -86,15 +86,12 @@ def _measure(
     from dataclasses import asdict
     from json import dumps
 
-    from weft.errors import WeftError
+    from weft.files import read_text
     from weft.generate import ByteText, TokenizerText
     from weft.native.quality import quality
 
     reader = ByteText() if tokenizer is None else TokenizerText(tokenizer)
-    try:
-        ids = reader.encode(text.read_text(encoding="utf-8"))[:tokens]
-    except (OSError, UnicodeDecodeError) as cause:
-        raise WeftError(f"cannot read a text from {str(text)!r}: {cause}") from cause
+    ids = reader.encode(read_text(text))[:tokens]
     rows = quality(model, ids, precision, window)
     if json:
         for row in rows:

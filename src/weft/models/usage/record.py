@@ -19,6 +19,7 @@ from typing import Any
 
 from weft import __version__
 from weft.errors import WeftError
+from weft.files import read_json, read_text
 
 USAGE, TOKENIZER = "usage.json", "tokenizer.json"
 FORMAT = 1
@@ -67,16 +68,16 @@ def read_usage(folder: Path) -> Usage | None:
     if not path.is_file():
         return None
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as cause:
-        raise WeftError(f"{path} is not valid JSON: {cause}; {_WAY_OUT}") from cause
+        table = read_json(path)
+    except WeftError as cause:
+        raise WeftError(f"{cause}; {_WAY_OUT}") from cause
     if not isinstance(table, dict) or table.pop("format", None) != FORMAT:
         raise WeftError(f"{path} is not of format {FORMAT}, which this version reads; {_WAY_OUT}")
     tokenizer = folder / TOKENIZER
     if table.get("tokens") == TOKENIZER:
         if not tokenizer.is_file():
             raise WeftError(f"{folder} lacks {TOKENIZER}, which {USAGE} names; {_WAY_OUT}")
-        table["tokenizer"] = tokenizer.read_text(encoding="utf-8")
+        table["tokenizer"] = read_text(tokenizer)
     return _usage(table, path)
 
 

@@ -12,7 +12,6 @@ Paper: whole-word masking in the BERT release of May 2019, https://github.com/go
 
 from __future__ import annotations
 
-import json
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from weft.errors import WeftError
+from weft.files import parse_json, read_text
 from weft.objectives.batch import Batch
 
 _BEGINS = ("▁", "Ġ")
@@ -68,7 +68,7 @@ def _renumbered(words: Tensor) -> Tensor:
 def _first_pieces(path: str) -> tuple[bool, ...]:
     """For each id of a tokenizer, whether it begins a word."""
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = parse_json(read_text(Path(path)), path)
         model, added = content["model"], content.get("added_tokens", [])
         vocab = model["vocab"]
     except (OSError, ValueError, KeyError, TypeError) as cause:

@@ -6,12 +6,12 @@ report is written from the rest.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from weft.errors import WeftError
+from weft.files import read_json
 from weft.report.read.fields import label, length, number, possible
 from weft.rows import Row, read
 
@@ -124,8 +124,8 @@ def _rows(run: RunFiles, path: Path, what: str = "") -> list[Row]:
 
 def _json(run: RunFiles, path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as cause:
+        return read_json(path)
+    except WeftError as cause:
         run.missing.append(f"{path.relative_to(run.folder)} could not be read: {cause}.")
         return None
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import zlib
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from weft.models import save as save_model
 
 FORMAT = 1
 KEPT = 2
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError)
 _TENSORS, _VALUES = "state.safetensors", "state.json"
 
 
@@ -74,7 +76,7 @@ def load(folder: Path) -> Checkpoint | None:
     for step in reversed(steps(folder)):
         try:
             found = _read(folder / f"{step:08d}")
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as cause:
+        except _UNREADABLE as cause:
             reasons.append(f"{folder / f'{step:08d}'}: {cause}")
         else:
             found.unreadable = reasons
@@ -91,7 +93,8 @@ def steps(folder: Path) -> list[int]:
     """The steps that have a checkpoint, whether readable or not, in order."""
     if not folder.is_dir():
         return []
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+    found = (int(path.name) for path in folder.iterdir() if re.fullmatch("[0-9]{8,}", path.name))
+    return sorted(step for step in found if (folder / f"{step:08d}").is_dir())
 
 
 def _read(path: Path) -> Checkpoint:

@@ -20,7 +20,7 @@ from typing import Any
 
 from weft import rows
 from weft.errors import WeftError
-from weft.files import locked, read_json, replacing, write_json
+from weft.files import locked, read_object, replacing, write_json
 from weft.training.checkpoints import checkpoint
 from weft.training.run import Outcome, Run, described
 from weft.training.settings import FREE
@@ -50,8 +50,11 @@ class RunFolder:
         """Write down the run, or refuse one that is not the one of this folder."""
         path, wanted = self.folder / "settings.json", json.loads(json.dumps(run.describe()))
         if path.exists():
-            found = json.loads(path.read_text())
-            differences = list(_differences(_binding(described(found)), _binding(wanted)))
+            old, new = _binding(described(_asked(path))), _binding(wanted)
+            for before, now in zip(old["stages"], new["stages"], strict=False):
+                if "data" not in before:  # written by weft 0.1.0, which took no fingerprints
+                    del now["data"]
+            differences = list(_differences(old, new))
             if differences:
                 raise WeftError(
                     f"{self.folder} holds another run; train this one in a folder of its own, or "
@@ -61,10 +64,10 @@ class RunFolder:
 
     def outcome(self) -> Outcome | None:
         """How the run ended, if it did."""
-        found = read_json(self.folder / "done.json")
-        if found is None:
+        path = self.folder / "done.json"
+        if not path.is_file():
             return None
-        outcome = Outcome(**found)
+        outcome = _outcome(path)
         self._check_whole(outcome)
         return outcome
 
@@ -104,10 +107,21 @@ class RunFolder:
         if not self.metrics.exists():
             return
         limits = {"train": step, "valid": step - 1 if pending else step}
-        kept = [row for row in rows.read(self.metrics) if row["step"] <= limits[row["kind"]]]
+        kept = [row for row in self._rows() if row["step"] <= limits[row["kind"]]]
         with replacing(self.metrics) as temporary:
             temporary.write_bytes(b"")
             rows.append(temporary, kept)
+
+    def _rows(self) -> list[rows.Row]:
+        """The rows of metrics, each with its step and kind."""
+        found = rows.read(self.metrics)
+        for row in found:
+            if row.get("kind") not in ("train", "valid") or type(row.get("step")) is not int:
+                raise WeftError(
+                    f"{self.metrics} holds a row that is not of a training: {row!r:.80}; move the "
+                    "file away, and the run goes on with new metrics"
+                )
+        return found
 
     def load(self) -> checkpoint.Checkpoint | None:
         """The newest checkpoint, with everything else in the folder brought back to its step."""
@@ -118,6 +132,34 @@ class RunFolder:
             self.cut(found.step, found.values["place"]["pending"])
         checkpoint.recover_best(self.best)
         return found
+
+
+def _asked(path: Path) -> dict[str, Any]:
+    """The run that a folder's settings describe."""
+    found = read_object(path, "settings", "stages")
+    stages = found["stages"]
+    whole = isinstance(found["settings"], dict) and isinstance(stages, list)
+    if not (whole and all(isinstance(s, dict) and s.keys() >= _STAGE for s in stages)):
+        raise WeftError(f"{path} does not describe a training; was it edited? {_ANEW}")
+    return found
+
+
+def _outcome(path: Path) -> Outcome:
+    """What done.json says."""
+    try:
+        outcome = Outcome(**read_object(path))
+    except (WeftError, TypeError) as cause:
+        raise WeftError(
+            f"{path} is not the outcome of a training: {cause}; remove it, and the run goes on "
+            "from its last checkpoint, or from the start"
+        ) from cause
+    if outcome.model not in ("best", "last"):
+        raise WeftError(f"{path}: model is 'best' or 'last'; got {outcome.model!r}")
+    return outcome
+
+
+_STAGE = {"model", "objective", "source", "settings"}
+_ANEW = "train in another folder, or remove this one"
 
 
 def _binding(described: dict[str, Any]) -> dict[str, Any]:

@@ -55,6 +55,11 @@ class Shuffled:
     def __post_init__(self) -> None:
         _check(self.rows, self.batch_size)
 
+    @property
+    def fingerprint(self) -> str | None:
+        """A hash of the rows, where they have one."""
+        return getattr(self.rows, "fingerprint", None)
+
     def __str__(self) -> str:
         size = len(self.rows)
         return f"{size} rows, shuffled by seed {self.seed}, in batches of {self.batch_size}"
@@ -88,6 +93,11 @@ class Ordered:
 
     def __post_init__(self) -> None:
         _check(self.rows, self.batch_size)
+
+    @property
+    def fingerprint(self) -> str | None:
+        """A hash of the rows, where they have one."""
+        return getattr(self.rows, "fingerprint", None)
 
     def __str__(self) -> str:
         return f"{len(self.rows)} rows, each once, in batches of {self.batch_size}"

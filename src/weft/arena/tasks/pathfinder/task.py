@@ -30,6 +30,7 @@ from weft.arena.tasks.display import as_picture
 from weft.arena.tasks.pathfinder.images import Drawing, draw
 from weft.arena.tasks.pathfinder.stream import Drawn, in_tiles, shrunk
 from weft.errors import WeftError
+from weft.files import read_text
 
 VERSION = 1
 EXPECTED = (
@@ -224,7 +225,7 @@ def _read(notes: list[Path], size: int) -> Arrays:
     """The images that the metadata name, without those of empty files."""
     images, labels = [], []
     for note in notes:
-        for line, text in enumerate(note.read_text().splitlines(), start=1):
+        for line, text in enumerate(read_text(note).splitlines(), start=1):
             words = text.split()
             if len(words) < 4:
                 raise readers.broken(note, line, f"needs folder, file, number, label; got {text!r}")
