@@ -148,13 +148,14 @@ def noted(folder: Path) -> list[str]:
     """The modules that a run's folder, or a cell of a comparison, says it was made with."""
     for path in (folder / NOTE, folder / "job.json"):
         if path.is_file():
-            return _modules(read_object(path, "plugins")["plugins"], path)
+            return module_names(read_object(path, "plugins")["plugins"], str(path))
     return []
 
 
-def _modules(found: object, path: Path) -> list[str]:
+def module_names(found: object, where: str) -> list[str]:
+    """The modules that a file names, which may have been edited."""
     if not (isinstance(found, list) and all(isinstance(name, str) for name in found)):
-        raise WeftError(f"{path}: plugins is a list of modules; got {found!r:.80}")
+        raise WeftError(f"{where}: plugins is a list of modules; got {found!r:.80}")
     return found
 
 

@@ -229,3 +229,50 @@ def test_a_decoder_that_is_not_like_its_encoder_is_read_whole():
     weighted = Encoder(embedding=EMBEDDING, stack=Stack(frame=FRAME, order="ww"))
     pair = EncoderDecoder(encoder=weighted, decoder=DECODER)
     assert config_from_dict(json.loads(json.dumps(config_to_dict(pair)))) == pair
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda model: model["trunk"]["stack"]["frame"].update(dim=2**20),
+        lambda model: model["trunk"]["embedding"].update(vocab=2**40),
+        lambda model: model["trunk"]["embedding"].update(registers=2**62),
+        lambda model: model["trunk"]["stack"]["frame"].update(length=2**33),
+        lambda model: model["trunk"]["stack"].update(order="sf" * 3),
+    ],
+    ids=["dim", "vocab", "registers", "length", "order"],
+)
+def test_an_edited_config_takes_no_memory(edit, tmp_path, monkeypatch):
+    """The weights' header is compared first, with a model that has shapes and no memory."""
+    save(built(CONFIGS["tied"]), tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    config = json.loads(path.read_text())
+    edit(config["model"])
+    path.write_text(json.dumps(config))
+    built_on, build = [], LanguageModel.build
+
+    def recorded(self):
+        built_on.append(torch.get_default_device().type)
+        return build(self)
+
+    monkeypatch.setattr(LanguageModel, "build", recorded)
+    with pytest.raises(WeftError, match=r"by the config, but|missing|describes no model"):
+        load(tmp_path / "model")
+    assert built_on == ["meta"]
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_every_mixer_can_be_planned_without_memory(mixer):
+    """On the meta device first, so that no cache keeps a tensor without values."""
+    causal = not MIXERS[mixer]().traits.bidirectional
+    stack = Stack(frame=Frame(dim=16, heads=4, length=32), mixer=mixer)
+    trunk = Decoder(embedding=EMBEDDING, stack=stack) if causal else None
+    config = trunk or Encoder(embedding=EMBEDDING, stack=stack)
+    with torch.device("meta"):
+        planned = config.build().state_dict()
+    model = config.build()
+    assert {name: t.shape for name, t in planned.items()} == {
+        name: t.shape for name, t in model.state_dict().items()
+    }
+    assert all(tensor.is_meta for tensor in planned.values())
+    assert model(ids(1, 20)).isfinite().all()

@@ -87,7 +87,12 @@ def device_named(name: Any) -> torch.device:
     """The device of this name; "auto" is a GPU if there is one, else the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError) as cause:
+        raise WeftError(
+            f"device is 'auto', 'cpu', 'cuda' or 'cuda:1', say; got device={name!r}"
+        ) from cause
     if device.type == "cuda" and not torch.cuda.is_available():
         raise WeftError(f"there is no CUDA device here; got device={name!r}, try device='cpu'")
     return device

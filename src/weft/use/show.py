@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.arena.experiment.results import read_scores
+from weft.errors import WeftError
 from weft.files import read_object
 from weft.metrics import metric
 from weft.models.saving import model_folder
@@ -59,16 +60,24 @@ def _class_lines(classes: list[Row]) -> list[str]:
 
 def _model(config: dict[str, Any]) -> str:
     """Kind, mechanism and size of a model, from the tables of its config."""
-    trunk = config.get("trunk", {})
-    stack = trunk.get("stack", {})
-    mixer, frame = stack.get("mixer"), stack.get("frame", {})
+    trunk = _inside(config, "trunk")
+    stack = _inside(trunk, "stack")
+    mixer, frame = stack.get("mixer"), _inside(stack, "frame")
     several = mixer if isinstance(mixer, list) else [mixer]
-    names = dict.fromkeys(one["name"] for one in several if isinstance(one, dict))
+    names = dict.fromkeys(str(one.get("name")) for one in several if isinstance(one, dict))
     sizes = [f"width {frame['dim']}"] if "dim" in frame else []
     sizes += [f"{frame['heads']} heads"] if "heads" in frame else []
     sizes += [f"order {stack['order']}"] if "order" in stack else []
     head = f"{config.get('name', 'model')} on {trunk.get('name', 'a trunk')}"
     return ", ".join([f"{head}, {' and '.join(names) or 'perceiver'}", *sizes])
+
+
+def _inside(table: Any, name: str) -> dict[str, Any]:
+    """A table of a config; empty where there is none."""
+    found = table.get(name, {}) if isinstance(table, dict) else table
+    if not isinstance(found, dict):
+        raise WeftError(f"config.json describes no model: {name} is a table; got {found!r:.60}")
+    return found
 
 
 def _what(usage: Usage) -> list[str]:

@@ -39,7 +39,7 @@ from weft.arena.grid.grid import Grid, check_format
 from weft.config import Table, config, read, write
 from weft.errors import WeftError
 from weft.files import read_json, write_json
-from weft.plugins import required
+from weft.plugins import module_names, required
 from weft.registry import suggest
 
 BASE = "base"
@@ -163,10 +163,13 @@ def resumed(folder: Path) -> Ablation:
     if found is None:
         raise WeftError(f"{folder} holds no ablation: it has no ablation.json")
     check_format(path, found, FORMAT)
-    required(found.get("plugins", ()), f"the ablation in {folder}")
+    required(module_names(found.get("plugins", []), str(path)), f"the ablation in {folder}")
+    tried = found.get("modifications")
+    if not (isinstance(tried, list) and all(isinstance(own, dict) for own in tried)):
+        raise WeftError(f"{path}: modifications is a list of tables; got {tried!r:.80}")
     given = {key: found[key] for key in found if key not in ("format", "command")}
     given["modifications"] = [
-        {**own, "experiment": experiment(own["experiment"])} for own in found["modifications"]
+        {**own, "experiment": experiment(own.get("experiment"))} for own in tried
     ]
     return read(Ablation, given, str(path))
 

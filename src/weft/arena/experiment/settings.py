@@ -167,6 +167,8 @@ def read_tables(source: str | Path, changes: Sequence[str] = ()) -> tuple[Table,
     except (ValueError, RecursionError) as cause:  # nested too deeply
         kind = "JSON" if path.suffix == ".json" else "TOML"
         raise WeftError(f"{source} is not valid {kind}: {cause}") from cause
+    if not isinstance(tables, dict):
+        raise WeftError(f"settings are tables; {source} holds {tables!r:.60}")
     if is_legacy(tables):  # changes of such a file are in its words
         return converted(_merged(tables, tables_of(changes))), {}
     return tables, tables_of(changes)

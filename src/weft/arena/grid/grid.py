@@ -14,7 +14,7 @@ from weft.config import config, read, write
 from weft.errors import WeftError
 from weft.files import read_object, write_json
 from weft.mixers import MIXERS
-from weft.plugins import required
+from weft.plugins import module_names, required
 
 FORMAT = 2  # 1: weft 0.1
 DENSE = "full"
@@ -161,7 +161,9 @@ def read_grid(folder: Path) -> Grid:
         raise WeftError(f"{folder} holds no comparison: it has no grid.json")
     found = read_object(path, "contenders")
     check_format(path, found, FORMAT)
-    required(found.get("plugins", ()), f"the comparison in {folder}")
+    required(module_names(found.get("plugins", []), str(path)), f"the comparison in {folder}")
+    if not isinstance(found["contenders"], dict):
+        raise WeftError(f"{path}: contenders is a table; got {found['contenders']!r:.80}")
     given = {key: found[key] for key in found if key not in ("format", "command", "task")}
     given["contenders"] = {label: experiment(one) for label, one in found["contenders"].items()}
     return read(Grid, given, str(path))
