@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # An import goes to a strictly lower number, or stays inside its own package.
 LAYERS = [
-    ["errors", "files", "printable"],
+    ["errors", "printable"],
+    ["files"],
     ["spec", "plugins"],
     ["config"],
     ["registry", "rows", "environment", "metrics"],

@@ -22,25 +22,25 @@ _LONGEST_PERIOD = 1 << 22
 _AT_ONCE = 1 << 20
 
 
-class Rule(NamedTuple):
+class DistanceRule(NamedTuple):
     """Where a pattern of distances changes, and after how many distances it repeats."""
 
     cuts: frozenset[int]  # a rule holds for distances from one cut to below the next
     period: int
 
 
-def rule_of(pattern: Pattern) -> Rule | None:
+def rule_of(pattern: Pattern) -> DistanceRule | None:
     """The rule of a pattern that depends on i − j alone; None for others."""
     if isinstance(pattern, Full):
-        return Rule(frozenset(), 1)
+        return DistanceRule(frozenset(), 1)
     if isinstance(pattern, Causal):
-        return Rule(frozenset({0}), 1)
+        return DistanceRule(frozenset({0}), 1)
     if isinstance(pattern, Sliding):
-        return Rule(frozenset({1 - pattern.window, pattern.window}), 1)
+        return DistanceRule(frozenset({1 - pattern.window, pattern.window}), 1)
     if isinstance(pattern, Strided):
-        return Rule(frozenset(), pattern.stride)
+        return DistanceRule(frozenset(), pattern.stride)
     if isinstance(pattern, Dilated):
-        return Rule(frozenset({-pattern.reach, pattern.reach + 1}), pattern.dilation)
+        return DistanceRule(frozenset({-pattern.reach, pattern.reach + 1}), pattern.dilation)
     if isinstance(pattern, Not):
         return rule_of(pattern.inner)
     if isinstance(pattern, And | Or):
@@ -48,7 +48,7 @@ def rule_of(pattern: Pattern) -> Rule | None:
         known = [rule for rule in rules if rule is not None]
         period = lcm(1, *(rule.period for rule in known))
         if len(known) == len(rules) and period <= _LONGEST_PERIOD:
-            return Rule(frozenset().union(*(rule.cuts for rule in known)), period)
+            return DistanceRule(frozenset().union(*(rule.cuts for rule in known)), period)
     return None
 
 
