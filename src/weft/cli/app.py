@@ -13,6 +13,7 @@ import typer
 
 from weft.cli.experiment import ablate, compare, train
 from weft.cli.inspect import mixers, pattern, plan, tasks
+from weft.cli.interop import exporting
 from weft.cli.make import new, report
 from weft.cli.measure import bench
 from weft.cli.use import evaluate, generate, predict, quantise
@@ -60,6 +61,7 @@ app.command("tasks")(tasks.tasks)
 app.command("report")(report.report)
 app.command("new")(new.new)
 app.add_typer(bench.app, name="bench")
+app.add_typer(exporting.app, name="export")
 
 
 def main() -> None:

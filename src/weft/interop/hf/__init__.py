@@ -3,11 +3,25 @@
     use(model, pattern)     a Transformers model under a pattern, None: as it was
     register(pattern)       the name to give as attn_implementation=
     cache(model)            what `generate` makes for a model under patterns
+    to_transformers(model)  a weft model as a Transformers model
+    export(run, out)        the same as a folder, with tokenizer and model card
+
+The Auto classes of Transformers find weft's models once this package is imported.
 
 Importing this package needs Transformers (`pip install 'weft[hf]'`).
 """
 
 from weft.interop.hf import required as _required  # noqa: F401  # first: says what to install
+from weft.interop.hf.citizen.auto import class_for
+from weft.interop.hf.citizen.config import WeftConfig
+from weft.interop.hf.citizen.export import export, to_transformers
+from weft.interop.hf.citizen.models import (
+    WeftForCausalLM,
+    WeftForMaskedLM,
+    WeftForSequenceClassification,
+    WeftModel,
+)
+from weft.interop.hf.citizen.seq2seq import WeftForSeq2SeqLM
 from weft.interop.hf.plug.function import DenseMaskWarning
 from weft.interop.hf.plug.layers import LayerPatterns, LayerRule, Patterns
 from weft.interop.hf.plug.register import register
@@ -18,8 +32,17 @@ __all__ = [
     "LayerPatterns",
     "LayerRule",
     "Patterns",
+    "WeftConfig",
+    "WeftForCausalLM",
+    "WeftForMaskedLM",
+    "WeftForSeq2SeqLM",
+    "WeftForSequenceClassification",
+    "WeftModel",
     "cache",
+    "class_for",
+    "export",
     "patterns_of",
     "register",
+    "to_transformers",
     "use",
 ]

@@ -1,0 +1,1 @@
+"""Verbs that read models of other libraries, and write ours for them."""

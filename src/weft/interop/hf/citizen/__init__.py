@@ -1,0 +1,1 @@
+"""weft's models as Transformers' own: configs, model classes, states as caches, folders."""
