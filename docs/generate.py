@@ -7,6 +7,7 @@ document is written by hand. A test compares the committed documents with what t
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 import tomllib
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 RESULTS = ROOT / "benchmarks" / "results"
+MEASURED = ROOT / "src" / "weft" / "use" / "measured.json"
 DOTS_PER_INCH = 100
 
 
@@ -644,6 +646,76 @@ def draw_results() -> None:
         figure.savefig(path, dpi=DOTS_PER_INCH, bbox_inches="tight")
 
 
+def measured() -> dict[str, list[dict[str, Any]]]:
+    """Speed and accuracy beside dense attention, for `weft.advise`: a few numbers of the rows."""
+    from weft.rows import read
+
+    found = {path.stem: read(path) for path in sorted(RESULTS.glob("*.jsonl"))}
+    layers = ("h200_all_bidirectional", "h200_all_causal", "cpu_bidirectional", "cpu_causal")
+    speed = [fact for name in layers for fact in _layer_speeds(found[name])]
+    scored = [*found["h200_lra_accuracy"], *found.get("cpu_passages", [])]
+    speed += _training_speeds(found.get("cpu_passages", []))
+    return {"speed": speed, "quality": _accuracies(scored)}
+
+
+def _layer_speeds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Forward and backward of a layer; of a case measured again the last row counts."""
+    from weft.mixers import MIXERS
+
+    last = {
+        (row["case"], row["length"]): row
+        for row in rows
+        if row["measure"] == "forward+backward" and row.get("ratio_to_dense")
+    }
+    return [
+        _fact(row, row["case"], row["length"], 1 / row["ratio_to_dense"], "layer")
+        for row in last.values()
+        if row["case"] in MIXERS and row["case"] != "full"
+    ]
+
+
+def _training_speeds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Updates a second of whole trainings, to those of dense attention."""
+    dense = {row["length"]: row["steps_per_second"] for row in rows if row["dense"]}
+    return [
+        _fact(row | {"causal": False}, _name(row), row["length"],
+              row["steps_per_second"] / dense[row["length"]], "training")
+        for row in rows
+        if not row["dense"]
+    ]  # fmt: skip
+
+
+def _fact(row: dict[str, Any], mixer: str, length: int, faster: float, what: str) -> dict[str, Any]:
+    place = {"device": row["device"], "causal": row["causal"], "length": length}
+    return {"mixer": mixer, **place, "faster": round(faster, 3), "what": what}
+
+
+def _accuracies(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Mean test accuracy over seeds by mechanism and task, beside dense attention's."""
+    from statistics import mean
+
+    found: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        if row["status"] == "done":
+            found.setdefault((row["task"], _name(row)), []).append(row["test_score"])
+    return [
+        {"mixer": mixer, "task": task, "score": round(mean(scores), 4),
+         "dense": round(mean(found[task, "full"]), 4)}
+        for (task, mixer), scores in found.items()
+        if mixer != "full"
+    ]  # fmt: skip
+
+
+def _name(row: dict[str, Any]) -> str:
+    """A mechanism without its settings."""
+    return row["mixer"].partition("(")[0]
+
+
+def measured_text() -> str:
+    """The data file of `weft.advise`."""
+    return json.dumps(measured(), indent=1, ensure_ascii=False) + "\n"
+
+
 def written() -> dict[Path, dict[str, str]]:
     """All generated sections of each document."""
     found: dict[Path, dict[str, str]] = {}
@@ -655,6 +727,7 @@ def written() -> dict[Path, dict[str, str]]:
 
 def main() -> None:
     """Write all documents and, unless told `--text`, draw all pictures."""
+    MEASURED.write_text(measured_text())
     for path, contents in written().items():
         text = path.read_text()
         for name, content in contents.items():

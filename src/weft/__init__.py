@@ -67,9 +67,11 @@ if TYPE_CHECKING:
         Strided,
         pattern,
     )
+    from weft.use.advise import advise
     from weft.use.fit import fit
 
 _HOMES = {
+    "weft.use.advise": "advise",
     "weft.use.fit": "fit",
     "weft.errors": "Unsupported WeftError",
     "weft.kernels.attend.api": "Request attend",
@@ -122,6 +124,7 @@ __all__ = [
     "T5Bias",
     "Unsupported",
     "WeftError",
+    "advise",
     "attend",
     "attention",
     "fit",

@@ -16,7 +16,7 @@ from weft.cli.inspect import mixers, pattern, plan, tasks
 from weft.cli.interop import exporting
 from weft.cli.make import new, report
 from weft.cli.measure import bench
-from weft.cli.use import evaluate, generate, predict, quantise
+from weft.cli.use import advise, evaluate, export, generate, predict, quantise
 from weft.cli.verbs import App, Plugins, Verbs
 from weft.plugins import load_plugins
 
@@ -26,7 +26,6 @@ app = App(
     help="Transformers for long sequences: look at mechanisms, compare them, train and run them.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 
 
@@ -54,12 +53,14 @@ app.command("predict")(predict.predict)
 app.command("show")(predict.show)
 app.command("generate")(generate.generate)
 app.command("quantise")(quantise.quantise)
+app.command("advise")(advise.advise)
 app.command("mixers")(mixers.mixers)
 app.command("pattern")(pattern.pattern)
 app.command("plan")(plan.plan)
 app.command("tasks")(tasks.tasks)
 app.command("report")(report.report)
 app.command("new")(new.new)
+app.add_typer(export.app, name="export")
 app.add_typer(bench.app, name="bench")
 app.add_typer(exporting.app, name="export")
 

@@ -34,15 +34,16 @@ from weft.training.learner import Learner
 from weft.training.progress import Progress, Several
 from weft.training.run import Outcome, Run
 from weft.training.speed import Memory, Stopwatch
-from weft.training.tensorboard import TensorBoard
+from weft.training.trackers import Tracking
 
 
 def train(run: Run, folder: str | Path, progress: Progress | None = None) -> Outcome:
     """Train a run in its folder: from the start, or on from where it was, or not if it is done."""
     record, device = RunFolder(folder), run.filled_settings.torch_device()
     listener = progress or Progress()
-    if run.filled_settings.tensorboard:
-        listener = Several(listener, TensorBoard(record.folder / "tensorboard"))
+    named = run.filled_settings.all_trackers
+    if named:
+        listener = Several(listener, *(Tracking(name, record.folder) for name in named))
     with record.claimed():
         record.check(run)
         if (outcome := record.outcome()) is not None:

@@ -15,7 +15,7 @@ Decay = Literal["matrices", "all"]
 Keep = Literal["best", "last"]
 
 # What may differ when a run is resumed: none of these changes what is learned from a batch.
-FREE = ("minutes", "device", "save_every", "save_minutes", "prefetch", "tensorboard")
+FREE = ("minutes", "device", "save_every", "save_minutes", "prefetch", "tensorboard", "trackers")
 
 
 @config
@@ -49,7 +49,8 @@ class TrainingSettings:
     save_every: int = 500  # updates per checkpoint
     save_minutes: float = 10.0  # a checkpoint at the latest after this long
     prefetch: int = 2  # batches prepared ahead for a GPU
-    tensorboard: bool = False  # write scalars for TensorBoard besides the rows
+    trackers: tuple[str, ...] = ()  # also write to "tensorboard", "trackio", "wandb"
+    tensorboard: bool = False  # short for trackers = ["tensorboard"]
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "accumulate", "cycles", "log_every", "save_every"):
@@ -77,6 +78,12 @@ class TrainingSettings:
     def evaluation_interval(self) -> int:
         """Updates between two evaluations."""
         return self.evaluate_every or max(1, self.steps // 10)
+
+    @property
+    def all_trackers(self) -> tuple[str, ...]:
+        """Where numbers go besides the rows, each once."""
+        short = ("tensorboard",) if self.tensorboard else ()
+        return tuple(dict.fromkeys((*self.trackers, *short)))
 
     def torch_device(self) -> torch.device:
         """Where the model is trained."""

@@ -6,6 +6,7 @@ from weft.arena.tasks.key_value import KeyValue
 from weft.arena.tasks.key_value_uuid import KeyValueUuid
 from weft.arena.tasks.language import Language
 from weft.arena.tasks.listops.task import ListOps
+from weft.arena.tasks.passages import Passages
 from weft.arena.tasks.pathfinder.task import Pathfinder, PathX
 from weft.arena.tasks.pixels import Pixels
 from weft.arena.tasks.retrieval import Retrieval
@@ -22,6 +23,7 @@ __all__ = [
     "KeyValueUuid",
     "Language",
     "ListOps",
+    "Passages",
     "PathX",
     "Pathfinder",
     "Pixels",
