@@ -35,7 +35,8 @@ def test_a_file_is_in_one_split(library):
     for split in ("train", "valid", "test"):
         found = task.load(split)
         assert set(found.classes.tolist()) == set(range(len(PACKAGES)))
-        assert all(int(row[0]) // 10 == label for row, label in zip(found.rows, found.classes, strict=True))
+        pairs = zip(found.rows, found.classes, strict=True)
+        assert all(int(row[0]) // 10 == label for row, label in pairs)
     assert files_of(Passages(length=64, seed=1), "test") != parts[2]
     assert "48 files" in task.source
     assert "split by file" in task.source

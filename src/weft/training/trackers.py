@@ -10,7 +10,7 @@ numbers in any case, so a tracker is never needed. One of your own registers a f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
@@ -26,7 +26,7 @@ PROJECT = "weft"
 class Tracker(Protocol):
     """Where numbers go."""
 
-    def log(self, values: dict[str, float], step: int) -> None:
+    def log(self, values: Mapping[str, float], step: int) -> None:
         """Numbers by name (train/loss, valid/score) at an update."""
         ...
 
@@ -48,11 +48,13 @@ class Tracking(Progress):
         self.tracker = self.open(self.folder, run, step)
 
     def row(self, row: dict[str, Any]) -> None:
-        numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
-        step = numbers.pop("step")
-        if self.tracker is not None and numbers:
-            named = {f"{row['kind']}/{name}": value for name, value in numbers.items()}
-            self.tracker.log(named, step)
+        named = {
+            f"{row['kind']}/{name}": value
+            for name, value in row.items()
+            if name != "step" and isinstance(value, int | float)
+        }
+        if self.tracker is not None and named:
+            self.tracker.log(named, row["step"])
 
     def end(self, outcome: Outcome) -> None:
         if self.tracker is not None:
@@ -67,7 +69,7 @@ class TensorBoard:
         # What an interrupted run wrote after its checkpoint is hidden, as in metrics.jsonl.
         self.writer = module.SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
-    def log(self, values: dict[str, float], step: int) -> None:
+    def log(self, values: Mapping[str, float], step: int) -> None:
         """Each number as a scalar."""
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
@@ -86,7 +88,7 @@ class Hosted:
             project=PROJECT, name=folder.name, config=settings, resume="allow", **further
         )
 
-    def log(self, values: dict[str, float], step: int) -> None:
+    def log(self, values: Mapping[str, float], step: int) -> None:
         """All numbers of a step together."""
         self.run.log(values, step=step)
 

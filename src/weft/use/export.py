@@ -4,8 +4,8 @@ The file has one input, `ids` (batch, length), int64, without padding: rows of a
 long. Its output is `scores` (batch, classes), or `logits` (batch, length, vocab) of a language
 model. Any batch; any length where the mechanism's graph allows it, else the one that is given.
 
-ONNX has no block-sparse attention. Attention under a pattern is written as dense attention under its
-mask: the same numbers, n² time and memory. Mechanisms of other kinds keep their cost.
+ONNX has no block-sparse attention. Attention under a pattern is written as dense attention under
+its mask: the same numbers, n² time and memory. Mechanisms of other kinds keep their cost.
 A file is compared with the model, by onnxruntime, before it gets its name.
 """
 
@@ -156,7 +156,8 @@ def _difference(model: nn.Module, path: Path, shape: tuple[int, int]) -> float:
     """The largest difference between the outputs of the file and of the model."""
     import onnxruntime
 
-    vocab = model.config.trunk.embedding.vocab  # type: ignore[union-attr]  # checked above
+    config: Any = model.config
+    vocab = int(config.trunk.embedding.vocab)
     ids = torch.randint(vocab, shape, generator=torch.Generator().manual_seed(sum(shape)))
     with torch.no_grad():
         wanted = model(ids)
