@@ -14,7 +14,7 @@ import typer
 from weft.cli.experiment import ablate, compare, train
 from weft.cli.inspect import mixers, pattern, plan, tasks
 from weft.cli.interop import exporting
-from weft.cli.make import new, report
+from weft.cli.make import example_data, new, report
 from weft.cli.measure import bench
 from weft.cli.use import advise, evaluate, export, generate, predict, quantise
 from weft.cli.verbs import App, Plugins, Verbs
@@ -60,8 +60,9 @@ app.command("plan")(plan.plan)
 app.command("tasks")(tasks.tasks)
 app.command("report")(report.report)
 app.command("new")(new.new)
-app.add_typer(export.app, name="export")
+app.command("example-data")(example_data.example_data)
 app.add_typer(bench.app, name="bench")
+exporting.app.command("onnx")(export.onnx)
 app.add_typer(exporting.app, name="export")
 
 

@@ -1,4 +1,4 @@
-"""`weft export`: a trained model as a file for other programs."""
+"""`weft export onnx`: a trained model as a file for other programs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,8 @@ from typing import Annotated
 import typer
 
 from weft.cli.options import RunFolder
-from weft.cli.verbs import App
-
-app = App(no_args_is_help=True, help="Write a trained model for other programs.")
 
 
-@app.callback()
-def _export() -> None:
-    pass
-
-
-@app.command("onnx")
 def onnx(
     run: RunFolder,
     out: Annotated[Path, typer.Argument(metavar="OUT.onnx", help="The file to write.")],
