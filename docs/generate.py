@@ -135,6 +135,45 @@ def traits_table(name: str) -> str:
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
 
 
+def limits_list() -> str:
+    """What mechanisms cannot do, or some alone can, from their traits."""
+    from weft.mixers import MIXERS
+
+    traits = {name: MIXERS[name]().traits for name in MIXERS}
+    lists = {
+        "cannot be causal": [name for name, t in traits.items() if not t.causal],
+        "are causal by construction": [name for name, t in traits.items() if not t.bidirectional],
+        "read another sequence": [name for name, t in traits.items() if t.cross],
+        "do not decode token by token": [name for name, t in traits.items() if t.state is None],
+        "are one graph of `torch.compile` on a CPU": [n for n, t in traits.items() if t.compiles],
+    }
+    return "\n".join(
+        f"  - {len(names)} of {len(traits)} {what}: {', '.join(names)}."
+        for what, names in lists.items()
+    )
+
+
+def accepts_list() -> str:
+    """Which mechanisms take each projection, found by building them."""
+    from weft.errors import WeftError
+    from weft.mixers import MIXERS, Frame
+
+    def takes(name: str, projection: str) -> bool:
+        config = MIXERS[name]()
+        causal = not config.traits.bidirectional
+        try:
+            config.build(Frame(dim=64, heads=4, length=64, causal=causal, projection=projection))
+        except WeftError:
+            return False
+        return True
+
+    lines = []
+    for projection in ("multiplicative", "multiplicative_conv"):
+        able = [name for name in MIXERS if takes(name, projection)]
+        lines.append(f"- `{projection}`, {len(able)} of {len(list(MIXERS))}: {', '.join(able)}.")
+    return "\n".join(lines)
+
+
 def feedforward_table() -> str:
     """All feed-forwards, from their traits."""
     from weft.feedforward import FEEDFORWARDS
@@ -258,7 +297,7 @@ def depth_table(rows: list[dict[str, Any]]) -> str:
 def figures(rows: list[dict[str, Any]] | None, columns: dict[str, str]) -> str:
     """Rows of a benchmark as a table: columns by heading, numbers with two places or more."""
     if not rows:
-        return "Not measured yet."
+        return "No rows of this are committed."
     lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     for row in rows:
         values = [row[key] for key in columns.values()]
@@ -296,7 +335,8 @@ def sections() -> dict[Path, dict[str, str]]:
     found[DOCS / "feedforward.md"] = {"feedforwards": feedforward_table()}
     found[DOCS / "embedding.md"] = {"outputs": output_table()}
     found[DOCS / "objectives.md"] = {"objectives": objective_table()}
-    found[DOCS / "terraformer.md"] = {"projections": projection_table()}
+    found[DOCS / "terraformer.md"] = {"projections": projection_table(), "accepts": accepts_list()}
+    found[ROOT / "README.md"] = {"limits": limits_list()}
     return found
 
 

@@ -243,6 +243,36 @@ def test_the_table_of_mixers_holds_their_traits():
         assert cells[6:] == [streams, traits.time, traits.memory, state]
 
 
+def test_lists_of_limits_hold_the_traits():
+    """Against the registry and by building, not against the generator."""
+    text = (ROOT / "README.md").read_text()
+    traits = {name: MIXERS[name]().traits for name in MIXERS}
+    for what, able in {
+        "cannot be causal": lambda t: not t.causal,
+        "read another sequence": lambda t: t.cross,
+        "do not decode token by token": lambda t: t.state is None,
+    }.items():
+        (line,) = re.findall(rf"^  - (\d+) of (\d+) {what}: (.*)\.$", text, re.MULTILINE)
+        names = {name for name in MIXERS if able(traits[name])}
+        assert (int(line[0]), int(line[1])) == (len(names), len(traits))
+        assert set(line[2].split(", ")) == names
+
+
+def test_who_takes_a_projection_is_found_by_building():
+    text = (ROOT / "docs/terraformer.md").read_text()
+    (line,) = re.findall(r"^- `multiplicative`, \d+ of \d+: (.*)\.$", text, re.MULTILINE)
+    frame = weft.Frame(dim=64, heads=4, projection="multiplicative")
+    assert weft.mixer("longformer").build(frame)
+    assert "longformer" in line.split(", ")
+    with pytest.raises(weft.WeftError):
+        weft.mixer("fnet").build(frame)
+    assert "fnet" not in line.split(", ")
+
+
+def test_the_facts_of_advice_are_those_of_the_rows():
+    assert GENERATE.MEASURED.read_text() == GENERATE.measured_text(), "run: python docs/generate.py"
+
+
 def test_the_summary_takes_the_last_row_and_shows_what_is_missing():
     def rows(*found):
         names = ("case", "measure", "length", "ratio_to_dense")

@@ -132,7 +132,7 @@ def load_tokenizer(path: str | Path) -> Any:
         from tokenizers import Tokenizer
     except ImportError as cause:
         raise WeftError(
-            f"reading {path} needs the tokenizers package: pip install 'weft[data]'"
+            f"reading {path} needs the tokenizers package: pip install tokenizers"
         ) from cause
     if not Path(path).is_file():
         raise WeftError(f"a tokenizer is a `tokenizers` JSON file; there is no {str(path)!r}")

@@ -169,7 +169,7 @@ def _matplotlib() -> Any:
         from matplotlib.figure import Figure
     except ImportError as cause:
         raise WeftError(
-            'a picture needs matplotlib, which is not installed; pip install "weft[plot]"'
+            "a picture needs matplotlib, which is not installed; pip install matplotlib"
         ) from cause
     return Figure
 

@@ -74,7 +74,7 @@ def export_onnx(model: nn.Module, path: str | Path, length: int | None = None) -
 def _check(model: nn.Module, length: int | None) -> None:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        raise WeftError(f'export needs {", ".join(missing)}: pip install "weft[onnx]"')
+        raise WeftError(f"export needs {', '.join(missing)}: pip install {' '.join(missing)}")
     if not isinstance(getattr(model, "config", None), Classifier | LanguageModel):
         raise WeftError(
             "classifiers, regressions and language models are exported; got "

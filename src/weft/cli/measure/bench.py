@@ -155,7 +155,7 @@ def _plot(found: list[dict[str, Any]], out: Path | None, plot: Path | None, scre
         if out is None or all(row["median_s"] is None for row in found):
             return
         if find_spec("matplotlib") is None:
-            screen.print('no plot: matplotlib is not installed; pip install "weft[plot]"')
+            screen.print("no plot: matplotlib is not installed; pip install matplotlib")
             return
         plot = out.with_suffix(".png")
     plot_bench(found, plot)

@@ -110,7 +110,7 @@ def _figure(width: float, height: float) -> Any:
         from matplotlib.figure import Figure
     except ImportError as cause:
         raise WeftError(
-            'a plot needs matplotlib, which is not installed; pip install "weft[plot]"'
+            "a plot needs matplotlib, which is not installed; pip install matplotlib"
         ) from cause
     return Figure(figsize=(width, height), facecolor="white")
 

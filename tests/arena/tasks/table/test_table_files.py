@@ -205,7 +205,7 @@ def test_names_with_spaces_around_them(tmp_path):
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
     path = write(tmp_path, ".parquet", NAMES, ROWS)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(WeftError, match=r"pip install 'weft\[data\]'"):
+    with pytest.raises(WeftError, match=r"pip install pyarrow"):
         read_table(path, ["body"])
 
 

@@ -169,7 +169,7 @@ def draw(
     if not COMPILES and count >= _MANY:
         warnings.warn(
             f"numba cannot be imported, so {count} images are drawn in plain Python, hundreds of "
-            'times slower; pip install "weft[arena]"',
+            "times slower; pip install numba",
             stacklevel=2,
         )
     images, labels = _blank(drawing, count, out), np.zeros(count, np.int64)

@@ -143,7 +143,7 @@ def stream_parquet(path: Path, columns: list[str], encoding: str, every: bool) -
         from pyarrow import parquet
     except ImportError as cause:
         raise WeftError(
-            f"reading {path.name} needs pyarrow: pip install 'weft[data]', or save the table as "
+            f"reading {path.name} needs pyarrow: pip install pyarrow, or save the table as "
             "CSV or JSON lines"
         ) from cause
     line = 0
