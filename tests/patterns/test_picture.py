@@ -121,7 +121,7 @@ def test_an_svg_and_a_wrong_suffix(tmp_path):
 
 def test_without_matplotlib_the_way_out_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(WeftError, match=r'pip install matplotlib'):
+    with pytest.raises(WeftError, match=r"pip install matplotlib"):
         picture.save(Sliding(3), 16, tmp_path / "mask.png")
     assert list(tmp_path.iterdir()) == []
 

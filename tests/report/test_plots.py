@@ -54,7 +54,7 @@ def test_what_cannot_be_plotted(tmp_path):
 
 def test_without_matplotlib_the_way_out_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(WeftError, match=r'pip install matplotlib'):
+    with pytest.raises(WeftError, match=r"pip install matplotlib"):
         plot_bench(some_rows(), tmp_path / "bench.png")
 
 

@@ -128,7 +128,7 @@ def test_plain_python_warns_of_many_images():
     done = fresh(program)
     assert done.returncode == 1
     assert "UserWarning: numba cannot be imported" in done.stderr
-    assert 'pip install numba' in done.stderr
+    assert "pip install numba" in done.stderr
 
 
 def test_numba_is_imported_when_images_are_drawn():
