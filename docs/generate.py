@@ -110,6 +110,17 @@ def mixer_table() -> str:
     return "\n".join(lines)
 
 
+def exchange_table() -> str:
+    """What ranks exchange where they share a sequence, mixer by mixer."""
+    from weft.mixers import MIXERS
+
+    lines = ["| mixer | ranks exchange |", "|---|---|"]
+    for name in MIXERS:
+        said = MIXERS[name]().traits.context_parallel
+        lines.append(f"| [{name}](../mixers/{name}.md) | {said or 'nothing: they cannot'} |")
+    return "\n".join(lines)
+
+
 def traits_table(name: str) -> str:
     """One mixer's traits, at its default settings."""
     from weft.mixers import MIXERS
@@ -127,6 +138,7 @@ def traits_table(name: str) -> str:
         ("memory of a layer", f"O({t.memory})"),
         ("decoding state", f"{t.state} numbers" if t.state else "does not decode"),
         ("`torch.compile` as one graph", "yes" if t.compiles else "no"),
+        ("ranks that share a sequence exchange", t.context_parallel or "nothing: they cannot"),
         ("paper", f"[{authors}](http{address})"),
     ]
     if t.marks:
@@ -326,6 +338,7 @@ def sections() -> dict[Path, dict[str, str]]:
 
     found = {DOCS / "mixers" / f"{name}.md": {"traits": traits_table(name)} for name in MIXERS}
     found[DOCS / "mixers.md"] = {"mixers": mixer_table()}
+    found[DOCS / "how-to/long-sequences-over-gpus.md"] = {"exchanges": exchange_table()}
     found[DOCS / "patterns.md"] = {"patterns": pattern_table()}
     found[DOCS / "depth.md"] = {
         "residuals": settings_table(RESIDUALS),

@@ -126,3 +126,29 @@ def test_colours_where_there_are_some(monkeypatch):
     # Dark where nothing is seen, full light where everything is.
     assert "\x1b[38;2;126;200;255;48;2;126;200;255m" in lines[10]
     assert "\x1b[38;2;18;22;34;48;2;18;22;34m" in lines[10]
+
+
+def test_ranks_show_what_each_reads_and_sends(tmp_path):
+    given = ("--length", "64", "--ranks", "4", "--heads", "2", "--head-dim", "8")
+    _, output = shown("causal & sliding(5)", *given, "--dtype", "float32")
+    rows = [line.split() for line in output.splitlines() if line.split()[:1] in (["0"], ["2"])]
+    first, third = rows[0], rows[1]
+    assert first[1:4] == ["0–15", "nothing", "none"]
+    assert third[1:5] == ["32–47", "28–31", "1", "4"]
+    # 4 keys and values of 2 heads, 8 wide, in float32: to the rank after it, gradients before.
+    assert third[6:] == ["512", "B", "512", "B"]
+    picture = tmp_path / "split.png"
+    pytest.importorskip("matplotlib")
+    _, output = shown("sliding(5) | global(first=2)", *given, "--png", str(picture))
+    assert "2 queries that read all go round" in " ".join(output.split())
+    assert picture.stat().st_size > 1000
+
+
+def test_ranks_that_cannot_be_say_so():
+    for more, says in [
+        (("--ranks", "9"), "at most 8 ranks"),
+        (("--ranks", "2", "--kv-heads", "3"), "kv-heads=3"),
+    ]:
+        done = run(app, ["pattern", "causal", "--length", "8", *more])
+        assert done.exit_code == 1
+        assert says in done.output

@@ -34,13 +34,16 @@ class LinearCompression(nn.Module):
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         """(b, g, m, d), valid (b, m) -> (b, g, r, d); a shorter x uses the first columns of E."""
-        length = self.weight.shape[-1]
-        if x.shape[2] > length:
-            raise WeftError(
-                f"the linear compression was built for at most {length} tokens; got {x.shape[2]}; "
-                f"build it with Frame(length={x.shape[2]}), or compress by convolution"
-            )
+        self.check(x.shape[2])
         return self.weight[..., : x.shape[2]] @ hide(x, valid)
+
+    def check(self, tokens: int) -> None:
+        """Refuse more tokens than E has columns."""
+        if tokens > self.weight.shape[-1]:
+            raise WeftError(
+                f"the linear compression was built for at most {self.weight.shape[-1]} tokens; got "
+                f"{tokens}; build it with Frame(length={tokens}), or compress by convolution"
+            )
 
 
 class BlockCompression(nn.Module):

@@ -9,7 +9,8 @@ seeds read a whole set, so any number of vectors becomes `seeds` of them, in any
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +23,12 @@ from weft.layers.projections.dense import Projections
 
 
 class CrossAttention(nn.Module):
-    """x (b, n, c) reads y (b, m, c): (b, n, c)."""
+    """x (b, n, c) reads y (b, m, c): (b, n, c).
+
+    `attend` is what attends; where y is split over processes, another does (weft.scale.context).
+    """
+
+    attend: Callable[..., Any] = staticmethod(attend)
 
     def __init__(
         self,
@@ -47,7 +53,7 @@ class CrossAttention(nn.Module):
             mask = None if valid is None else valid[:, None, None, :]
             return self.project.out(dense_attention(q, k, v, mask=mask)[0])
         dropout = self.dropout if self.training else 0.0
-        return self.project.out(cast(Tensor, attend(q, k, v, valid=valid, dropout=dropout)))
+        return self.project.out(cast(Tensor, self.attend(q, k, v, valid=valid, dropout=dropout)))
 
 
 class SetBlock(nn.Module):

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -115,6 +115,9 @@ class Embedding:
 class Embedder(nn.Module):
     """Ids (b, n) or vectors (b, n, channels) -> (b, n, c); `registers` is (g, c)."""
 
+    # Set where sequences are split over processes: where the tokens stand (weft.scale.context).
+    shards: Any = None
+
     def __init__(self, config: Embedding, dim: int, length: int | None) -> None:
         super().__init__()
         self.config, self.dim = config, dim
@@ -199,6 +202,10 @@ class Embedder(nn.Module):
         kind, stop = self.config.positions, start + x.shape[1]
         if kind == "none":
             return None
+        if self.shards is not None and self.shards.reading:
+            index = self.shards.places(x.shape[1])  # (n,), on the host
+            self.check_length(int(index.max()) + 1)
+            return self._places_at(index.to(x.device))
         if kind == "learned":
             assert self.length is not None
             if self.length < stop:
@@ -210,9 +217,13 @@ class Embedder(nn.Module):
             index = torch.arange(start, stop, device=x.device)
         else:
             index = start + (valid.long().cumsum(1) - 1).clamp(min=0)  # (b, n)
-        if kind == "sinusoidal":
+        return self._places_at(index.clamp(max=len(self.positions) - 1) if self.length else index)
+
+    def _places_at(self, index: Tensor) -> Tensor:
+        """What the positions (...) add: (..., c)."""
+        if self.config.positions == "sinusoidal":
             return sinusoid(index, self.dim) * INITIAL_STD * 2**0.5
-        return self.positions[index.clamp(max=len(self.positions) - 1)]
+        return self.positions[index]
 
     def rows(self, ids: Tensor) -> Tensor:
         """The embeddings of these tokens, without positions: (b, n) -> (b, n, c)."""

@@ -52,6 +52,7 @@ class AdaptiveSpan:
         paper="Sukhbaatar et al. 2019, https://arxiv.org/abs/1905.07799",
         time="n·w·d",
         memory="n·w",
+        context_parallel="keys within the longest span at each border",
         state="2·w·g·d",
         causal=True,
         compiles=False,

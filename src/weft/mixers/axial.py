@@ -37,6 +37,8 @@ class Axial:
         paper="Ho et al. 2019, https://arxiv.org/abs/1912.12180",
         time="n √n c",
         memory="n √n",
+        context_parallel="keys of the rows that borders cut; of columns, those of all ranks in "
+        "turn",
         state="2·g·d·(n + width)",
         exact=True,
         causal=True,

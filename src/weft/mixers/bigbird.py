@@ -56,6 +56,8 @@ class BigBird:
             paper="Zaheer et al. 2020, https://arxiv.org/abs/2007.14062",
             time="n block c",
             memory="n block",
+            context_parallel="keys of neighbouring and random blocks and of global ones to all; "
+            "global rows by log-sum-exp",
             state="2·g·d·n" if self.random else "2·g·d·(2·block + globals)",
             exact=True,
             causal=True,

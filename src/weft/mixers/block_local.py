@@ -34,6 +34,7 @@ class BlockLocal:
         paper="Liu et al. 2018, https://arxiv.org/abs/1801.10198",
         time="n w c",
         memory="n w",
+        context_parallel="keys of the blocks that borders cut",
         state="2·g·d·(before + 1)·block",
         exact=True,
         causal=True,

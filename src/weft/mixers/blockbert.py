@@ -42,6 +42,7 @@ class BlockBert:
         paper="Qiu et al. 2019, https://arxiv.org/abs/1911.02972",
         time="n w c",
         memory="n w",
+        context_parallel="tokens to the ranks of their heads and back (all-to-all)",
         exact=True,
         note="a shifted head reads a block of the same sequence, in part a later one",
     )

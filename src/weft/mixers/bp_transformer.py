@@ -48,6 +48,7 @@ class BPTransformer:
         paper="Ye et al. 2019, https://arxiv.org/abs/1911.04070",
         time="n w log(n / w) c",
         memory="n w log(n / w)",
+        context_parallel="tokens to the ranks of their heads and back (all-to-all)",
         state="g·(2·d + 1)·2·(neighbours + 1)·log2(n/neighbours + 2)",
         causal=True,
         note="spans are runs of one sequence",

@@ -40,6 +40,7 @@ class BRC:
         paper="Vecoven et al. 2020, https://arxiv.org/abs/2006.05252",
         time="n c²",
         memory="n c",
+        context_parallel="the state of the rank before, in turn",
         state="c",
         causal=True,
         compiles=False,

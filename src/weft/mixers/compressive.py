@@ -57,6 +57,7 @@ class Compressive:
         paper="Rae et al. 2019, https://arxiv.org/abs/1911.05507",
         time="n·(segment + memory + compressed)·d",
         memory="h·n·(segment + memory + compressed)",
+        context_parallel="tokens of the segments and slots that memory reaches",
         state="2·(segment + memory + compressed)·g·d + (segment + memory)·c",
         causal=True,
         bidirectional=False,

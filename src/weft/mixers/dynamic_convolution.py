@@ -34,6 +34,7 @@ class DynamicConvolution:
         paper="Wu et al. 2019, https://arxiv.org/abs/1901.10430",
         time="n w c",
         memory="n w h",
+        context_parallel="tokens that taps reach at each border",
         state="c·(w − 1)",
         causal=True,
         note="a convolution runs along one sequence",

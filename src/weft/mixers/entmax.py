@@ -44,6 +44,7 @@ class Entmax:
         paper="Correia et al. 2019, https://arxiv.org/abs/1909.00015",
         time="n²·d",
         memory="h·n²",
+        context_parallel="tokens to the ranks of their heads and back (all-to-all)",
         state="2·n·g·d",
         causal=True,
         cross=True,

@@ -55,6 +55,8 @@ class ETC:
             paper="Ainslie et al. 2020, https://arxiv.org/abs/2004.08483",
             time="n (w + globals) c",
             memory="n (w + globals)",
+            context_parallel="keys within the window at each border, global ones to all; global "
+            "rows by log-sum-exp",
             note="global tokens read the whole of one sequence, and every token reads them",
             marks=(MEMBER,) if self.global_tokens else (),
         )

@@ -60,6 +60,7 @@ class EvolvedConvolution:
             paper="So et al. 2019, https://arxiv.org/abs/1901.11117",
             time="n c²",
             memory="n c",
+            context_parallel="tokens that taps reach at each border",
             state="34·c" if self.cell == "encoder" else "22·c",
             causal=True,
             note="a convolution runs along one sequence",

@@ -40,6 +40,7 @@ class FNet:
         paper="Lee-Thorp et al. 2021, https://arxiv.org/abs/2105.03824",
         time="n·c·log(n·c)",
         memory="n·c",
+        context_parallel="channels to ranks and back (all-to-all)",
         compiles=False,
         note="every output of the transform reads the whole of one sequence, and the rows of a "
         "padded batch are grouped by their length, which no fixed graph can do",

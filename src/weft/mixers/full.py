@@ -29,6 +29,7 @@ class FullAttention:
         paper="Vaswani et al. 2017, https://arxiv.org/abs/1706.03762",
         time="n² c",
         memory="n c",
+        context_parallel="keys of all ranks in turn (ring)",
         state="2·g·d·n",
         exact=True,
         causal=True,

@@ -35,6 +35,7 @@ class GRU:
         paper="Cho et al. 2014, https://arxiv.org/abs/1406.1078",
         time="n c²",
         memory="n c",
+        context_parallel="the state of the rank before, in turn",
         state="c",
         causal=True,
         compiles=False,

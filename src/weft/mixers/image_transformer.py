@@ -50,6 +50,7 @@ class ImageTransformer:
             paper="Parmar et al. 2018, https://arxiv.org/abs/1802.05751",
             time="n w c",
             memory="n w",
+            context_parallel="keys of the blocks that a border's blocks read",
             state=state,
             exact=True,
             causal=True,

@@ -33,6 +33,7 @@ class LightConvolution:
         paper="Wu et al. 2019, https://arxiv.org/abs/1901.10430",
         time="n w c",
         memory="n w",
+        context_parallel="tokens that taps reach at each border",
         state="c·(w − 1)",
         causal=True,
         note="a convolution runs along one sequence",

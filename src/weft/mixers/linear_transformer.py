@@ -49,6 +49,7 @@ class LinearTransformer:
         paper="Katharopoulos et al. 2020, https://arxiv.org/abs/2006.16236",
         time="n·d²",
         memory="n·d",
+        context_parallel="sums over keys, of all ranks or of those before",
         state="g·d·(d + 1)",
         causal=True,
         cross=True,

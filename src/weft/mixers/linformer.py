@@ -68,6 +68,7 @@ class Linformer:
             paper="Wang et al. 2020, https://arxiv.org/abs/2006.04768",
             time="n·r·d" if linear else "n·(n/w)·d",
             memory="n·r" if linear else "n·(n/w + w)",
+            context_parallel="slots: sums over the ranks, or blocks of keys to all",
             state=None if linear else "2·g·d·(n/width + width)",
             causal=not linear,
             cross=True,

@@ -49,6 +49,8 @@ class Longformer:
         paper="Beltagy et al. 2020, https://arxiv.org/abs/2004.05150",
         time="n (w + globals) c",
         memory="n w",
+        context_parallel="keys within the window at each border, global ones to all; global "
+        "rows by log-sum-exp",
         state="2·g·d·(reach + global_first)",
         exact=True,
         causal=True,

@@ -35,6 +35,7 @@ class LSTM:
         paper="Hochreiter, Schmidhuber 1997, https://doi.org/10.1162/neco.1997.9.8.1735",
         time="n c²",
         memory="n c",
+        context_parallel="the state of the rank before, in turn",
         state="2·c",
         causal=True,
         compiles=False,

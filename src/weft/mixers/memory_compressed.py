@@ -47,6 +47,7 @@ class MemoryCompressed:
         paper="Liu et al. 2018, https://arxiv.org/abs/1801.10198",
         time="(n²/w)·d",
         memory="n²/w",
+        context_parallel="slots to all, and the keys of the block that a border cuts",
         state="2·g·d·(n/width + width)",
         causal=True,
         cross=True,

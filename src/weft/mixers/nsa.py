@@ -66,6 +66,7 @@ class NSA:
         paper="Yuan et al. 2025, https://arxiv.org/abs/2502.11089",
         time="n·(n/stride + selected·block + window)·d",
         memory="n·selected·(d + block) + n²/stride",
+        context_parallel="tokens to the ranks of their heads and back (all-to-all)",
         state="2·g·d·(n + n/stride + window + span)",
         causal=True,
         bidirectional=False,

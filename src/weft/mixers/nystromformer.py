@@ -53,6 +53,8 @@ class Nystromformer:
         paper="Xiong et al. 2021, https://arxiv.org/abs/2102.03902",
         time="n·r·d + r³",
         memory="n·r",
+        context_parallel="landmarks and what they read, as sums over the ranks; taps at each "
+        "border",
         note="its landmarks are means over all tokens of one sequence, later ones too",
     )
 

@@ -34,6 +34,8 @@ class OwnPattern:
         paper="none: the algebra of patterns, docs/patterns.md",
         time="visible pairs · c",
         memory="visible blocks",
+        context_parallel="the keys that the pattern names on other ranks; rows that read all by "
+        "log-sum-exp",
         state="2·g·d·keys",
         exact=True,
         causal=True,

@@ -42,6 +42,7 @@ class Perceiver:
         paper="Jaegle et al. 2021, https://arxiv.org/abs/2103.03206",
         time="n·r·c",
         memory="n·r",
+        context_parallel="what latents read, as sums over the ranks",
         cross=True,
         note="its latents read the whole sequence before any token reads them",
     )

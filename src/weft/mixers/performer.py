@@ -79,6 +79,7 @@ class Performer:
             paper="Choromanski et al. 2020, https://arxiv.org/abs/2009.14794",
             time="n·f·d",
             memory="n·f",
+            context_parallel="sums over keys, of all ranks or of those before",
             state=f"g·f·(d + {2 if self.kernel == 'softmax' else 1})",
             causal=True,
             cross=True,

@@ -94,6 +94,7 @@ class Reformer:
             paper="Kitaev et al. 2020, https://arxiv.org/abs/2001.04451",
             time="rounds·n·(chunk·d + log n)",
             memory="rounds·n·chunk",
+            context_parallel="tokens to the ranks of their heads and back (all-to-all)",
             state=None if self.published else "n·(h·d + g·d + h·rounds)",
             causal=True,
             note=note,

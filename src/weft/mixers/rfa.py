@@ -64,6 +64,7 @@ class RFA:
             paper="Peng et al. 2021, https://arxiv.org/abs/2103.02143",
             time="n·f·d",
             memory="n·f",
+            context_parallel="sums over keys, of all ranks or of those before",
             state="2·g·f·(d + 1)",
             causal=True,
             bidirectional=not self.gated,

@@ -62,6 +62,7 @@ class Routing:
         paper="Roy et al. 2020, https://arxiv.org/abs/2003.05997",
         time="n^1.5·d",
         memory="n^1.5",
+        context_parallel="tokens to the ranks of their heads and back (all-to-all)",
         state="n·(h·d + g·d + h)",
         causal=True,
         note="queries and keys are the same vectors of one sequence",

@@ -37,6 +37,7 @@ class SetTransformer:
         paper="Lee et al. 2018, https://arxiv.org/abs/1810.00825",
         time="n·r·c",
         memory="n·r",
+        context_parallel="what points read, as sums over the ranks",
         cross=True,
         note="its points read the whole set before any token reads them",
     )

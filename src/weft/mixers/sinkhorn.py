@@ -58,6 +58,7 @@ class Sinkhorn:
             paper="Tay et al. 2020, https://arxiv.org/abs/2002.11296",
             time="n·c·w·d + (n/w)²" if sorted_only else "n·w·d + (n²/w)·d",
             memory="n·c·w + (n/w)²" if sorted_only else "n·w + (n/w)²",
+            context_parallel="tokens to the ranks of their heads and back (all-to-all)",
             state=None if sorted_only else "2·n·g·d + (n/block + 2)·h·d",
             causal=not sorted_only,
             note="its sorted blocks come from the whole sequence (cut=None can be causal)"

@@ -36,6 +36,7 @@ class SlidingWindow:
         paper="Beltagy et al. 2020, https://arxiv.org/abs/2004.05150",
         time="n w c",
         memory="n w",
+        context_parallel="keys within the window at each border, sinks to all",
         state="2·g·d·(window − 1 + sinks)",
         exact=True,
         causal=True,

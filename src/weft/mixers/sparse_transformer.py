@@ -44,6 +44,8 @@ class SparseTransformer:
             paper="Child et al. 2019, https://arxiv.org/abs/1904.10509",
             time="n √n c",
             memory="n √n",
+            context_parallel="keys of the stretch that a border cuts, and those of strides or "
+            "summaries",
             state=state,
             exact=True,
             causal=True,

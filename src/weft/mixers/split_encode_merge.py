@@ -47,6 +47,8 @@ class SplitEncodeMerge:
         paper="Pappagari et al. 2019, https://arxiv.org/abs/1910.10781",
         time="n w c + (n/w)² c",
         memory="n w + (n/w)²",
+        context_parallel="keys of the blocks that borders cut; means of blocks as a sum over "
+        "the ranks",
         note="the embedding of a block reads all of its tokens, which are of one sequence",
     )
 

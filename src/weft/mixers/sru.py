@@ -42,6 +42,7 @@ class SRU:
         paper="Lei et al. 2017, https://arxiv.org/abs/1709.02755",
         time="n c²",
         memory="n c",
+        context_parallel="the state of the rank before, in turn",
         state="c",
         causal=True,
         compiles=False,

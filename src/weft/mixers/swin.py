@@ -43,6 +43,7 @@ class Swin:
         paper="Liu et al. 2021, https://arxiv.org/abs/2103.14030",
         time="n w c",
         memory="n w",
+        context_parallel="keys of the windows that borders cut",
         note="a token reads its whole window, later tokens too, and windows belong to one picture",
     )
 

@@ -66,6 +66,7 @@ class Synthesizer:
             paper="Tay et al. 2020, https://arxiv.org/abs/2005.00743",
             time="n²·d",
             memory="h·n²",
+            context_parallel="values, and keys, of all tokens that are read",
             state="g·d·n" if self.mixture == "none" else "2·g·d·n",
             causal=True,
             note="its scores are made from positions and the reading token alone",

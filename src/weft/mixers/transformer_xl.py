@@ -44,6 +44,8 @@ class TransformerXL:
         paper="Dai et al. 2019, https://arxiv.org/abs/1901.02860",
         time="n·(segment + memory)·d",
         memory="h·n·(segment + memory)",
+        context_parallel="tokens of the segments that memory reaches; both ways, tokens by heads "
+        "(all-to-all)",
         state="2·(segment + memory)·g·d",
         exact=True,
         causal=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from math import lcm
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,27 @@ import typer
 
 HEADS = 8  # where none are given
 TERMINAL_PIXELS = 64
+
+
+class Balance(StrEnum):
+    """How a sequence is shared out."""
+
+    none = "none"
+    head_tail = "head_tail"
+
+
+class Dtype(StrEnum):
+    """Numbers that travel."""
+
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+    float32 = "float32"
+    float64 = "float64"
+
+    @property
+    def bytes(self) -> int:
+        """Of one number."""
+        return {"float32": 4, "float64": 8}.get(self.value, 2)
 
 
 def pattern(
@@ -24,6 +46,16 @@ def pattern(
     ] = None,
     png: Annotated[Path | None, typer.Option(help="Write the picture here, as PNG.")] = None,
     svg: Annotated[Path | None, typer.Option(help="Write the picture here, as SVG.")] = None,
+    ranks: Annotated[
+        int | None, typer.Option(min=1, help="Show what each of N processes reads and sends.")
+    ] = None,
+    balance: Annotated[
+        Balance, typer.Option(help="How --ranks share the sequence out.")
+    ] = Balance.none,
+    kv_heads: Annotated[
+        int | None, typer.Option(min=1, help="Key heads, where fewer than heads, for --ranks.")
+    ] = None,
+    dtype: Annotated[Dtype, typer.Option(help="Of what --ranks send.")] = Dtype.bfloat16,
 ) -> None:
     """Show a pattern: its density, cost, decoding state, kernels and picture."""
     from weft.cli.screen import console
@@ -39,6 +71,12 @@ def pattern(
         facts = _facts(found, length, heads, head_dim, layers)
     screen.print(str(found), style="bold", markup=False, soft_wrap=True)
     screen.print(_grid(facts))
+    split = None
+    if ranks is not None:
+        sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+        with progress.status("counting what ranks send"):
+            split = _split(found, length, ranks, sizes | {"balance": balance, "dtype": dtype})
+        screen.print(_ranks(split))
     for shown, own in picture.by_pattern(found, heads):
         if len(own) < heads:
             screen.print(f"\n{shown}", markup=False)
@@ -47,7 +85,10 @@ def pattern(
     for path in (png, svg):
         if path is not None:
             with progress.status("drawing"):
-                picture.save(found, length, path, heads=heads, layers=layers)
+                if split is None:
+                    picture.save(found, length, path, heads=heads, layers=layers)
+                else:
+                    _save_split(found, split, path, heads)
             screen.print(f"wrote {path}", markup=False, soft_wrap=True)
 
 
@@ -206,6 +247,57 @@ def _blocks(part: Any, block: int) -> str:
     full, total = int(found.full.sum()), len(found.full)
     times = f"{part.fold} × " if part.fold > 1 else ""
     return f"{times}{commas(total)} blocks of {block}, {commas(full)} full"
+
+
+def _split(found: Any, n: int, ranks: int, settings: dict[str, Any]) -> Any:
+    """The pattern over this many processes."""
+    from weft.errors import WeftError
+    from weft.scale.context.view import view
+
+    heads, kv_heads = settings["heads"], settings.pop("kv_heads")
+    if kv_heads is not None and heads % kv_heads:
+        raise WeftError(
+            f"query heads share key heads evenly: heads={heads} is not a multiple of "
+            f"kv-heads={kv_heads}"
+        )
+    balance, dtype = settings.pop("balance"), settings.pop("dtype")
+    settings |= {"kv_heads": kv_heads, "itemsize": dtype.bytes, "balance": balance.value}
+    return view(found, n, ranks, **settings)
+
+
+def _ranks(split: Any) -> Any:
+    """What each rank holds, reads and sends in one layer."""
+    from rich import box
+    from rich.table import Table
+
+    from weft.cli.screen import commas, percent, scaled
+    from weft.scale.context.view import runs_of
+
+    turns = "in turns, a shard at a time" if split.turns else "at once"
+    caption = f"keys come {turns}; all ranks send {scaled(split.total, 'B')} for one layer and row"
+    if split.wide:
+        caption += f"; {commas(split.wide)} queries that read all go round instead of keys"
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", caption=caption)
+    table.add_column("rank", justify="right")
+    for name in ("holds", "reads of others", "from ranks"):
+        table.add_column(name)
+    for name in ("keys", "of the pairs", "sends forward", "backward"):
+        table.add_column(name, justify="right")
+    for each in split.ranks:
+        held = ", ".join(f"{commas(a)}–{commas(b)}" for a, b in each.held)
+        table.add_row(
+            *(str(each.rank), held, runs_of(each.fetched) or "nothing"),
+            ", ".join(map(str, each.sources)) or "none",
+            *(commas(len(each.fetched)), percent(each.pairs)),
+            *(scaled(each.forward, "B"), scaled(each.backward, "B")),
+        )
+    return table
+
+
+def _save_split(found: Any, split: Any, path: Path, heads: int) -> None:
+    from weft.scale.context.view import save
+
+    save(found, split, path, heads=heads)
 
 
 def _grid(facts: list[tuple[str, str]]) -> Any:

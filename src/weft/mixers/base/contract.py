@@ -40,6 +40,8 @@ class Mixer(nn.Module):
     projections: Literal["none", "tokenwise", "all"] = "none"
     # Whether its fast kernels on a GPU run outside of compiled graphs, so that it does as well.
     outside_graphs = False
+    # Set where sequences are split over processes: what mixes a shard (weft.scale.context).
+    shards: Any = None
 
     def __init__(self, config: Any, frame: Frame) -> None:
         super().__init__()
@@ -92,9 +94,12 @@ class Mixer(nn.Module):
                 context, context_valid, _ = left_align(context, context_valid)
                 context = zero_padding(context, context_valid)
         self._check_marks(marks, x)
+        if valid is not None:
+            _check_valid("valid", valid, x)
+        if self.shards is not None:
+            return self.shards.run(self, x, valid, context, context_valid, marks)
         if valid is None:
             return self.mix(x, None, context, context_valid, **marks)
-        _check_valid("valid", valid, x)
         if aligned:
             y = self.mix(zero_padding(x, valid), valid, context, context_valid, **marks)
             return y.masked_fill(~valid[..., None], 0.0)

@@ -28,6 +28,8 @@ class Traits:
     bidirectional: bool = True  # can read both ways
     cross: bool = False  # can read a context of another length
     compiles: bool = True  # torch.compile(fullgraph=True) works
+    # What ranks exchange where they share a sequence (weft.scale.context); "": they cannot.
+    context_parallel: str = ""
     marks: tuple[Mark, ...] = ()  # further tensors (b, n) that it takes, one value for each token
     note: str = ""  # the reason behind a False
 

@@ -90,6 +90,8 @@ class LanguageModelModule(Predicts, Decoding, TrunkModel):
         """
         given = {"valid": valid, "attention_mask": attention_mask, "marks": marks}
         given |= self._source(source, source_valid, source_marks)
+        if targets is not None and self.shards is not None:
+            return self.shards.loss(self, ids, targets, chosen, **given)
         hidden = self.trunk(ids, **given)  # (b, n, c)
         if targets is None:
             return self.scores(hidden)
@@ -98,7 +100,12 @@ class LanguageModelModule(Predicts, Decoding, TrunkModel):
     @property
     def fused(self) -> bool:
         """Whether `forward(targets=...)` computes the loss cheaper than from the logits."""
-        return self.config.output.fused
+        return self.config.output.fused or self.shards is not None
+
+    @property
+    def shards(self) -> Any:
+        """What reads shards, where sequences are split over processes (weft.scale.context)."""
+        return getattr(self.trunk, "shards", None)
 
     def scores(self, hidden: Tensor) -> Tensor:
         """What the trunk gave (..., c) -> (..., vocab)."""

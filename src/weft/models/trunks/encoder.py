@@ -25,6 +25,9 @@ from weft.models.stack.stack import Stack
 class Trunk(nn.Module):
     """Embedding and stack: ids (b, n) or vectors (b, n, channels) -> (b, n, c)."""
 
+    # Set where sequences are split over processes: what reads shards (weft.scale.context).
+    shards: Any = None
+
     def __init__(self, config: Any, causal: bool) -> None:
         super().__init__()
         self.config, stack, frame = config, config.stack, config.stack.frame
@@ -55,6 +58,8 @@ class Trunk(nn.Module):
         `marks` say more about each token, (b, n) each, to the mixers that know them.
         """
         given = {"context": context, "context_valid": context_valid}
+        if self.shards is not None:
+            return self.shards.read(self, x, valid=valid, marks=marks, **given)
         if valid is None:
             return self.end(self.stack(self.begin(x, None)[0], marks=marks, **given), None)
         # Real tokens move to the front here, once for all layers, and back behind the last.
