@@ -42,3 +42,16 @@ def test_long_document_classifier(tmp_path, monkeypatch, capsys):
     found = run("long_document_classifier", tmp_path, monkeypatch)
     assert found["accuracy"] > 0.8
     assert "25% by chance" in capsys.readouterr().out
+
+
+def test_plug_in(tmp_path, monkeypatch):
+    found = run("plug_in", tmp_path, monkeypatch)
+    read = found["LENGTH"] + found["NEW"] - 1
+    assert found["held"] == [63 + 4] * 3 + [read]
+    assert found["written"].shape == (1, read + 1)
+
+
+def test_citizen(tmp_path, monkeypatch):
+    found = run("citizen", tmp_path, monkeypatch)
+    assert found["found"] == found["model"].predict(found["texts"]) == ["late", "early"]
+    assert "test" in (tmp_path / "exported/README.md").read_text()
