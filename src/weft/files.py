@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import shutil
+import tempfile
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -30,6 +32,30 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         temporary.unlink(missing_ok=True)
     sync_entry(path.parent)
+
+
+@contextmanager
+def replacing_folder(path: Path, names: Container[str], what: str) -> Iterator[Path]:
+    """An empty folder to write to; it becomes `path` at the end, unless an error comes first.
+
+    A folder that is replaced holds files of these names alone: it was `what`.
+    """
+    if path.exists() and not (path.is_dir() and all(f.name in names for f in path.iterdir())):
+        raise WeftError(
+            f"{path} holds something other than {what}, and writing would remove it; "
+            "give a folder of the model's own"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A sibling, so that the rename stays within one file system.
+    scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        (new := scratch / "new").mkdir()
+        yield new
+        if path.exists():
+            path.rename(scratch / "old")
+        new.rename(path)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def write_bytes(path: Path, data: bytes) -> None:

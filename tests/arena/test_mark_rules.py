@@ -68,6 +68,7 @@ def test_a_rule_adds_to_what_the_data_marks():
         (lambda: MARKS.parse("frist(1)"), "did you mean 'first'"),
         (lambda: read_rules({"is_globl": "first(1)"}), "did you mean 'is_global'"),
         (lambda: read_rules({"is_global": 3}), "marks.is_global is a rule"),
+        (lambda: read_rules({"is_global": "frist(1)"}), "^marks.is_global: no mark rule"),
         (lambda: read_rules("first(1)"), "marks are a table"),
         (lambda: of("count(7) | first(1)"), "joins marks that are True or False"),
         (lambda: marked(Batch(x=torch.randn(2, 3, 1)), {"is_global": MARKS.parse("token(1)")}),

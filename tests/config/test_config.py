@@ -210,6 +210,7 @@ def test_short_names_stand_for_full_places():
         ({"trunk": {"name": "funel"}}, "m.trunk: no trunk named 'funel'; did you mean 'funnel'"),
         ({"blocks": 3}, "m has no setting 'blocks'"),
         ({"left": 3}, "m has no setting 'left'"),
+        ({"mixer": {"reach": 3}}, "m.trunk.stack.mixer: full has no setting 'reach'"),
         (3, "m is a Model"),
         ({"trunk": 3}, "m.trunk is a trunk: "),
         ({"frame": 3}, "m.trunk.stack.frame is a Frame"),

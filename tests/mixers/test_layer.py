@@ -80,6 +80,7 @@ def test_a_subclass_inherits_build():
     ("call", "message"),
     [
         (lambda: SlidingWindow()(torch.ones(1, 2, 8)), r"SlidingWindow\(...\).build\(dim=512"),
+        (lambda: attention("full", dim=8)(torch.ones(1, 2, 8).long()), "embed ids first"),
         (lambda: SlidingWindow().build(dim=8, haeds=2), "did you mean 'heads'"),
         (lambda: SlidingWindow().build(heads=2), "needs the width of its tokens; give dim"),
         (lambda: SlidingWindow().build(8), "is built in a Frame or from its fields"),

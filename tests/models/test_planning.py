@@ -132,6 +132,7 @@ def test_patterns():
         ((weft.Sliding(3), (1, 64, 32)), {}, r"q and k are \(batch, heads, length, width\)"),
         ((weft.Sliding(3), (1, 2, 64, 32)), {"maskd": True}, "no setting maskd"),
         ((3, (1, 64, 32)), {}, "plan takes a pattern, a mixer, a model"),
+        ((torch.zeros(1, 2, 4, 8), "causal()"), {}, "what is asked about comes first"),
         (("longformer", (64, 32)), {}, r"a mixer reads x \(batch, length, width\)"),
         (("longformer", (1, 64, 32)), {"kernel": "fast"}, "kernel is one of auto"),
         ((torch.nn.Linear(3, 3), (1, 3)), {"heads": 2}, "a module has its settings already"),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from weft.errors import WeftError
+from weft.errors import WeftError, at_least
 from weft.feedforward import Dense
 from weft.feedforward.sparse import Sparse
 from weft.layers.embedding import Embedding
@@ -46,9 +46,14 @@ class DecodeSetting:
             if getattr(self, name) not in PRECISIONS:
                 known = ", ".join(PRECISIONS)
                 raise WeftError(f"{name} is one of {known}; got {getattr(self, name)!r}")
-        for name in ("layers", "timed", "context", "batch", "rounds"):
-            if getattr(self, name) < 1:
-                raise WeftError(f"{name} is at least 1; got {name}={getattr(self, name)}")
+        at_least(
+            1,
+            layers=self.layers,
+            timed=self.timed,
+            context=self.context,
+            batch=self.batch,
+            rounds=self.rounds,
+        )
         if self.timed > self.layers:
             raise WeftError(
                 f"of {self.layers} layers at most that many are timed; got {self.timed}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from weft.errors import WeftError
+from weft.errors import WeftError, at_least
 
 DEVICES = ("cpu", "cuda")
 DTYPES = {
@@ -35,9 +35,7 @@ class Setting:
             raise WeftError(f"device is one of {', '.join(DEVICES)}; got {self.device!r}")
         if self.dtype not in DTYPES:
             raise WeftError(f"dtype is one of {', '.join(DTYPES)}; got {self.dtype!r}")
-        for name in ("batch", "heads", "head_dim"):
-            if getattr(self, name) < 1:
-                raise WeftError(f"{name} is at least 1; got {name}={getattr(self, name)}")
+        at_least(1, batch=self.batch, heads=self.heads, head_dim=self.head_dim)
         if self.kv_heads is not None and (self.kv_heads < 1 or self.heads % self.kv_heads):
             raise WeftError(
                 f"kv_heads divides heads; got kv_heads={self.kv_heads}, heads={self.heads}"

@@ -36,6 +36,17 @@ Tokenizer = Annotated[
 JsonRows = Annotated[bool, typer.Option("--json", help="A JSON object per row.")]
 Rounds = Annotated[int, typer.Option(min=1, help="Turns that each case takes.")]
 
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", help="A setting: model.layers=2, training.lr=1e-3.")
+]
+Steps = Annotated[int | None, typer.Option(min=1, help="Updates of each training.")]
+Minutes = Annotated[
+    float | None, typer.Option(min=0.0, help="Time of each training; whichever ends first.")
+]
+Tables = Annotated[
+    list[str] | None, typer.Option(help="Your own table: CSV, JSON lines or Parquet.")
+]
+
 # Columns of a table of the user's.
 TextColumn = Annotated[str, typer.Option(help="Its column of texts.")]
 LabelColumn = Annotated[str, typer.Option(help="Its column of classes.")]

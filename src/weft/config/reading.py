@@ -137,7 +137,7 @@ def _constructed(cls: type[Made], given: Table, at: At) -> Made:
     try:
         return cls(**given)
     except WeftError as error:
-        if at.where == name_of(cls):
+        if at.where in ("", name_of(cls)):
             raise
         kind = Unsupported if isinstance(error, Unsupported) else WeftError
         raise kind(f"{at.where}: {error}") from error

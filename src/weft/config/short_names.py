@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from weft.config.settings import Table, family_in, settings_of, taken_over
+from weft.config.settings import Table, family_in, family_of, name_of, settings_of, taken_over
 from weft.errors import WeftError, suggest
 from weft.spec import parse_list
 
@@ -35,7 +35,8 @@ def _place(cls: type[Any], key: str, table: Table, where: str, given: Table) -> 
         return paths[0]
     if not paths:
         names = {*settings_of(cls), *(path[-1] for path in every)}
-        raise WeftError(f"{where} has no setting {key!r}; {suggest(key, names)}")
+        whose = f"{where}: {name_of(cls)}" if family_of(cls) else where
+        raise WeftError(f"{whose} has no setting {key!r}; {suggest(key, names)}")
     places = " or ".join(".".join(path) for path in paths)
     raise WeftError(f"{where}.{key} may be one of several settings: write {places}")
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from weft.errors import WeftError
+from weft.errors import WeftError, at_least
 from weft.feedforward.base import FEEDFORWARDS, FeedForward, FeedForwardTraits
 
 
@@ -46,9 +46,7 @@ class ProductKey:
     )
 
     def __post_init__(self) -> None:
-        for name in ("keys", "heads", "top"):
-            if getattr(self, name) < 1:
-                raise WeftError(f"{name} is at least 1; got {name}={getattr(self, name)}")
+        at_least(1, keys=self.keys, heads=self.heads, top=self.top)
         if self.top > self.keys:
             raise WeftError(
                 f"a head takes its top from the best of each half, at most keys={self.keys}; "

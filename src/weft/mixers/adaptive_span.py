@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from weft.errors import WeftError
+from weft.errors import WeftError, at_least
 from weft.kernels.attend.api import attend
 from weft.kernels.attend.bias import dense_bias
 from weft.kernels.dense.reference import expand_heads
@@ -60,9 +60,7 @@ class AdaptiveSpan:
     )
 
     def __post_init__(self) -> None:
-        for field in ("span", "ramp"):
-            if getattr(self, field) < 1:
-                raise WeftError(f"{field} is at least 1; got {field}={getattr(self, field)}")
+        at_least(1, span=self.span, ramp=self.ramp)
         if not 0.0 <= self.start <= 1.0:
             raise WeftError(f"start is a share of the span, in [0, 1]; got start={self.start}")
         if self.penalty < 0:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.mixers.base import MIXERS, Frame, Mixer, State, Traits
-from weft.mixers.base.under_pattern import KeyValueState, PatternAttention
+from weft.mixers.base.under_pattern import KeyValueState, PatternAttention, pattern_traits
 from weft.patterns import Axis, Causal, Pattern
 
 
@@ -32,18 +32,15 @@ class Axial:
 
     width: int = 32  # tokens in a row
 
-    traits: ClassVar[Traits] = Traits(
-        family="fixed pattern",
-        paper="Ho et al. 2019, https://arxiv.org/abs/1912.12180",
+    traits: ClassVar[Traits] = pattern_traits(
+        "Ho et al. 2019, https://arxiv.org/abs/1912.12180",
         time="n √n c",
         memory="n √n",
         context_parallel="keys of the rows that borders cut; of columns, those of all ranks in "
         "turn",
         state="2·g·d·(n + width)",
-        exact=True,
-        causal=True,
-        compiles=False,
-        note="lines pair positions of one sequence; its layout is planned outside the graph",
+        pair="lines pair",
+        marks=(),
     )
 
     def __post_init__(self) -> None:

@@ -32,7 +32,7 @@ from weft.kernels.dense.reference import expand_heads
 from weft.kernels.device_cache import device_cache
 from weft.kernels.planner.context import outside_graphs
 from weft.mixers.base import MIXERS, Frame, Mixer, Traits
-from weft.mixers.base.under_pattern import SEGMENTS, PatternAttention
+from weft.mixers.base.under_pattern import PatternAttention, pattern_traits
 from weft.patterns import BlockNeighbours, Causal, Global, Pattern, RandomBlocks, Sink
 from weft.patterns.derive import mask
 
@@ -51,19 +51,13 @@ class BigBird:
     @property
     def traits(self) -> Traits:
         """Random blocks may be read by any later token."""
-        return Traits(
-            family="fixed pattern",
-            paper="Zaheer et al. 2020, https://arxiv.org/abs/2007.14062",
+        return pattern_traits(
+            "Zaheer et al. 2020, https://arxiv.org/abs/2007.14062",
             time="n block c",
             memory="n block",
             context_parallel="keys of neighbouring and random blocks and of global ones to all; "
             "global rows by log-sum-exp",
             state="2·g·d·n" if self.random else "2·g·d·(2·block + globals)",
-            exact=True,
-            causal=True,
-            compiles=False,
-            note="blocks pair positions of one sequence; its layout is planned outside the graph",
-            marks=(SEGMENTS,),
         )
 
     def __post_init__(self) -> None:

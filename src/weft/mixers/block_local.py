@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.base.under_pattern import SEGMENTS, PatternAttention
+from weft.mixers.base.under_pattern import PatternAttention, pattern_traits
 from weft.patterns import BlockNeighbours, Causal, Pattern
 
 
@@ -29,18 +29,12 @@ class BlockLocal:
     before: int = 0  # further blocks read on the left
     after: int = 0  # further blocks read on the right, where not causal
 
-    traits: ClassVar[Traits] = Traits(
-        family="fixed pattern",
-        paper="Liu et al. 2018, https://arxiv.org/abs/1801.10198",
+    traits: ClassVar[Traits] = pattern_traits(
+        "Liu et al. 2018, https://arxiv.org/abs/1801.10198",
         time="n w c",
         memory="n w",
         context_parallel="keys of the blocks that borders cut",
         state="2·g·d·(before + 1)·block",
-        exact=True,
-        causal=True,
-        compiles=False,
-        note="blocks pair positions of one sequence; its layout is planned outside the graph",
-        marks=(SEGMENTS,),
     )
 
     def __post_init__(self) -> None:

@@ -22,10 +22,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.errors import WeftError
+from weft.errors import WeftError, at_least
 from weft.kernels.dense.reference import dense_attention, expand_heads
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, Traits
-from weft.patterns.sequence import at_least
 
 
 @MIXERS.register("blockbert")

@@ -24,13 +24,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from weft.errors import at_least
 from weft.kernels.attend.merge import merge
 from weft.kernels.block_sparse.band import key_runs
 from weft.kernels.block_sparse.binary_spans import Nodes, Sides, halve, levels, offsets, sides
 from weft.kernels.dense.reference import dense_attention, expand_heads
 from weft.kernels.slots import into_blocks
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, State, Traits
-from weft.patterns.sequence import at_least
 
 _BLOCK = 16  # nodes whose tokens share a run of keys
 

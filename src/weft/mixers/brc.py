@@ -5,7 +5,7 @@
 
 Where a > 1 the state of a channel is bistable. w_a and w_c are vectors, channel by channel; with
 `neuromodulated` they are matrices, and channels govern each other (nBRC).
-Both ways, a second one runs from the right (`recurrent_mixer.py`).
+Both ways, a second one runs from the right (`base/recurrent.py`).
 Time O(n c²), one token after another; memory O(n c). The gradient of the plain cell is parallel
 (`kernels/recurrence/scan.py`), and its steps are one kernel on a GPU; nBRC has a product with a
 matrix between two tokens, and calls for each. Decoding keeps h.
@@ -25,7 +25,12 @@ from torch import Tensor, nn
 from weft.kernels.recurrence.scan import elementwise_scan, scan
 from weft.kernels.recurrence.triton import fused_brc
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.base.recurrent import Memory, RecurrentCell, RecurrentMixer
+from weft.mixers.base.recurrent import (
+    Memory,
+    RecurrentCell,
+    RecurrentMixer,
+    recurrent_traits,
+)
 
 
 @MIXERS.register("brc")
@@ -35,16 +40,10 @@ class BRC:
 
     neuromodulated: bool = False  # channels govern each other: w_a and w_c are matrices
 
-    traits: ClassVar[Traits] = Traits(
-        family="recurrence",
-        paper="Vecoven et al. 2020, https://arxiv.org/abs/2006.05252",
-        time="n c²",
-        memory="n c",
-        context_parallel="the state of the rank before, in turn",
+    traits: ClassVar[Traits] = recurrent_traits(
+        "Vecoven et al. 2020, https://arxiv.org/abs/2006.05252",
         state="c",
-        causal=True,
-        compiles=False,
-        note="a recurrence runs along one sequence; as one graph it would unroll over the tokens",
+        graph="as one graph it would unroll over the tokens",
     )
 
     def cell(self, frame: Frame) -> BRCCell:

@@ -19,15 +19,13 @@ from torch import Tensor, nn
 
 from weft.layers.projections.dense import split_heads
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.base.convolution import ConvolutionMixer, check_kernel
+from weft.mixers.base.convolution import ConvolutionConfig, ConvolutionMixer
 
 
 @MIXERS.register("dynamic_convolution")
 @dataclass(frozen=True, kw_only=True)
-class DynamicConvolution:
+class DynamicConvolution(ConvolutionConfig):
     """Depthwise convolution with weights made from the token."""
-
-    kernel: int | tuple[int, ...] = 31  # tokens read, itself included; several: one per layer
 
     traits: ClassVar[Traits] = Traits(
         family="mixing",
@@ -40,16 +38,8 @@ class DynamicConvolution:
         note="a convolution runs along one sequence",
     )
 
-    def __post_init__(self) -> None:
-        check_kernel(self.kernel)
-
     def build(self, frame: Frame) -> DynamicConvolutionMixing:
         return DynamicConvolutionMixing(self, frame)
-
-    @classmethod
-    def variants(cls) -> tuple[DynamicConvolution, ...]:
-        """Settings that the contract suite tests."""
-        return cls(kernel=7), cls(kernel=(4,))
 
 
 class DynamicConvolutionMixing(ConvolutionMixer):

@@ -24,14 +24,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.errors import Unsupported
+from weft.errors import at_least
 from weft.kernels.block_sparse.band import in_band, key_runs, skew
 from weft.kernels.dense.reference import dense_attention, expand_heads
 from weft.kernels.slots import into_blocks
 from weft.layers.marks import Mark
 from weft.layers.projections.dense import join_heads
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, Traits
-from weft.patterns.sequence import at_least
 
 MEMBER = Mark("member", "number", "the global token that stands for each, −1 for none")
 _LEAST_BLOCK = 16  # queries that share a run of keys, at least
@@ -83,11 +82,7 @@ class ETCAttention(AttentionMixer):
     def __init__(self, config: ETC, frame: Frame) -> None:
         super().__init__(config, frame)
         self.marks = {MEMBER.name: MEMBER}  # without global tokens it has no effect
-        if frame.positions is not None:
-            raise Unsupported(
-                "etc distinguishes pairs by its labels; got "
-                f"positions={frame.positions}; use positions=None"
-            )
+        self.refuse_positions("etc distinguishes pairs by its labels")
         shape = (frame.heads, 2 * config.clip + 3, frame.head_dim)
         self.long_labels = nn.Parameter(torch.randn(shape) * 0.02)
         if config.global_tokens:

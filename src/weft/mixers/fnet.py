@@ -22,7 +22,6 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from weft.errors import Unsupported
 from weft.mixers.base import MIXERS, Frame, Mixer, Traits
 
 Norm = Literal["none", "ortho"]
@@ -55,11 +54,7 @@ class FourierMixing(Mixer):
 
     def __init__(self, config: FNet, frame: Frame) -> None:
         super().__init__(config, frame)
-        if frame.positions is not None:
-            raise Unsupported(
-                f"fnet has no queries and keys to place; got positions={frame.positions}; use "
-                f"positions=None (the transform knows the order of tokens)"
-            )
+        self.refuse_positions("fnet has no queries and keys: its transform knows the order")
 
     def mix(
         self,

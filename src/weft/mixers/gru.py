@@ -3,7 +3,7 @@
     r = σ(W_r x_t + b_r + U_r h + b'_r),    z = σ(W_z x_t + b_z + U_z h + b'_z)
     h_t = (1 − z) tanh(W_n x_t + b_n + r (U_n h + b'_n)) + z h,    h = h_(t−1)
 
-Both ways, a second one runs from the right (`recurrent_mixer.py`).
+Both ways, a second one runs from the right (`base/recurrent.py`).
 Time O(n c²), one token after another; memory O(n c). Decoding keeps h.
 
 Paper: Cho et al. 2014, section 2.3, https://arxiv.org/abs/1406.1078
@@ -22,7 +22,12 @@ from torch import Tensor, nn
 
 from weft.kernels.recurrence.triton import torch_rnn
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.base.recurrent import Memory, RecurrentCell, RecurrentMixer
+from weft.mixers.base.recurrent import (
+    Memory,
+    RecurrentCell,
+    RecurrentMixer,
+    recurrent_traits,
+)
 
 
 @MIXERS.register("gru")
@@ -30,16 +35,10 @@ from weft.mixers.base.recurrent import Memory, RecurrentCell, RecurrentMixer
 class GRU:
     """Gated recurrent unit."""
 
-    traits: ClassVar[Traits] = Traits(
-        family="recurrence",
-        paper="Cho et al. 2014, https://arxiv.org/abs/1406.1078",
-        time="n c²",
-        memory="n c",
-        context_parallel="the state of the rank before, in turn",
+    traits: ClassVar[Traits] = recurrent_traits(
+        "Cho et al. 2014, https://arxiv.org/abs/1406.1078",
         state="c",
-        causal=True,
-        compiles=False,
-        note="a recurrence runs along one sequence; torch's fused one cannot be part of a graph",
+        graph="torch's fused one cannot be part of a graph",
     )
 
     def cell(self, frame: Frame) -> GRUCell:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.base.under_pattern import SEGMENTS, PatternAttention
+from weft.mixers.base.under_pattern import PatternAttention, pattern_traits
 from weft.patterns import BlockNeighbours, Causal, Pattern, Rectangles
 
 Kind = Literal["1d", "2d"]
@@ -45,18 +45,12 @@ class ImageTransformer:
         """Two blocks, or the rows of rectangles that a later one reads."""
         (above, _), (rows, _) = self.margin, self.rectangle
         state = "2·g·d·2·block" if self.kind == "1d" else f"2·g·d·{above + rows}·width"
-        return Traits(
-            family="fixed pattern",
-            paper="Parmar et al. 2018, https://arxiv.org/abs/1802.05751",
+        return pattern_traits(
+            "Parmar et al. 2018, https://arxiv.org/abs/1802.05751",
             time="n w c",
             memory="n w",
             context_parallel="keys of the blocks that a border's blocks read",
             state=state,
-            exact=True,
-            causal=True,
-            compiles=False,
-            note="blocks pair positions of one sequence; its layout is planned outside the graph",
-            marks=(SEGMENTS,),
         )
 
     def __post_init__(self) -> None:

@@ -18,15 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.base.convolution import ConvolutionMixer, check_kernel
+from weft.mixers.base.convolution import ConvolutionConfig, ConvolutionMixer
 
 
 @MIXERS.register("light_convolution")
 @dataclass(frozen=True, kw_only=True)
-class LightConvolution:
+class LightConvolution(ConvolutionConfig):
     """Depthwise convolution with normalised weights, shared within a head."""
-
-    kernel: int | tuple[int, ...] = 31  # tokens read, itself included; several: one per layer
 
     traits: ClassVar[Traits] = Traits(
         family="mixing",
@@ -39,16 +37,8 @@ class LightConvolution:
         note="a convolution runs along one sequence",
     )
 
-    def __post_init__(self) -> None:
-        check_kernel(self.kernel)
-
     def build(self, frame: Frame) -> LightConvolutionMixing:
         return LightConvolutionMixing(self, frame)
-
-    @classmethod
-    def variants(cls) -> tuple[LightConvolution, ...]:
-        """Settings that the contract suite tests."""
-        return cls(kernel=7), cls(kernel=(4,))
 
 
 class LightConvolutionMixing(ConvolutionMixer):

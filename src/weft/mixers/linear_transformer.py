@@ -20,7 +20,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -98,14 +97,7 @@ class LinearTransformerAttention(AttentionMixer):
     def start(self, batch: int = 1) -> SumsState:
         """Sums of nothing."""
         self._need_causal()
-        like = self.project.to_v.weight
-        work = torch.promote_types(like.dtype, torch.float32)
-        g, d = self.frame.kv_heads, self.frame.head_dim
-        return SumsState(
-            values=like.new_zeros(batch, g, d, d, dtype=work),
-            weights=like.new_zeros(batch, g, d, dtype=work),
-            memory=self.project.start(batch),
-        )
+        return SumsState.empty(self, batch, self.frame.head_dim)
 
     def step(self, x: Tensor, state: SumsState) -> tuple[Tensor, State]:
         """One token as a recurrence, several through the chunked form."""

@@ -41,7 +41,7 @@ from weft.kernels.slots import causal_slot_attention, into_blocks
 from weft.layers.compress import BlockCompression, LinearCompression, hide
 from weft.layers.projections.dense import split_heads
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, Mixer, State, Traits
-from weft.mixers.base.slot_state import SlotState
+from weft.mixers.base.slot_state import SlotState, slot_numbers
 
 Sharing = Literal["none", "heads", "kv", "layers"]
 Compress = Literal["linear", "convolution", "depthwise", "mean", "max"]
@@ -267,25 +267,14 @@ class LinformerAttention(AttentionMixer):
         """Attend to slots and open block; blocks that end within x become slots."""
         self._need_causal()
         q, k, v = self.heads(x, start=state.position)
-        k, v = torch.cat((state.open_k, k), dim=2), torch.cat((state.open_v, v), dim=2)
-        end = k.shape[2] - k.shape[2] % self._width
-        new_k, new_v = self.slots(k[:, :, :end], v[:, :, :end])
-        slots_k = torch.cat((state.slots_k, new_k), dim=2)
-        slots_v = torch.cat((state.slots_v, new_v), dim=2)
-        y = self._causal(q, (slots_k, slots_v), (k, v), start=state.position)
-        return self.project.out(y), SlotState(
-            position=state.position + x.shape[1],
-            slots_k=slots_k,
-            slots_v=slots_v,
-            open_k=k[:, :, end:].clone(),
-            open_v=v[:, :, end:].clone(),
-        )
+        after, k, v = state.extend(k, v, self._width, self.slots)
+        slots = after.slots_k, after.slots_v
+        return self.project.out(self._causal(q, slots, (k, v), start=state.position)), after
 
     def state_size(self, tokens: int) -> int:
         """Whole blocks as slots, the rest as tokens."""
         self._need_causal()
-        width = self._width
-        return 2 * self.frame.kv_heads * self.frame.head_dim * (tokens // width + tokens % width)
+        return slot_numbers(self.frame, self._width, tokens)
 
 
 def _compressed(compress: Compression, x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:

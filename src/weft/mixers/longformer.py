@@ -29,7 +29,7 @@ from weft.layers.marks import Mark
 from weft.layers.padding import take, zero_padding
 from weft.layers.projections.dense import join_heads, side_by_side, split_heads
 from weft.mixers.base import MIXERS, Frame, Mixer, Traits
-from weft.mixers.base.under_pattern import PatternAttention
+from weft.mixers.base.under_pattern import PatternAttention, pattern_traits
 from weft.patterns import Causal, Dilated, Full, Keys, Pattern, PerHead, Sliding
 from weft.patterns.derive import mask
 
@@ -44,18 +44,14 @@ class Longformer:
     global_first: int = 1  # leading tokens that are global
     global_projections: bool = True  # global tokens attend by projections of their own
 
-    traits: ClassVar[Traits] = Traits(
-        family="fixed pattern",
-        paper="Beltagy et al. 2020, https://arxiv.org/abs/2004.05150",
+    traits: ClassVar[Traits] = pattern_traits(
+        "Beltagy et al. 2020, https://arxiv.org/abs/2004.05150",
         time="n (w + globals) c",
         memory="n w",
         context_parallel="keys within the window at each border, global ones to all; global "
         "rows by log-sum-exp",
         state="2·g·d·(reach + global_first)",
-        exact=True,
-        causal=True,
-        compiles=False,
-        note="a window pairs positions of one sequence; its layout is planned outside the graph",
+        pair="a window pairs",
         marks=(Mark("is_global", "boolean", "True where a token is global", causal=False),),
     )
 

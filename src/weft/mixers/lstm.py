@@ -3,7 +3,7 @@
     i, f, g, o = W x_t + b + U h_(t−1) + b'
     c_t = σ(f) c_(t−1) + σ(i) tanh(g),    h_t = σ(o) tanh(c_t)
 
-Both ways, a second one runs from the right (`recurrent_mixer.py`).
+Both ways, a second one runs from the right (`base/recurrent.py`).
 Time O(n c²), one token after another; memory O(n c). Decoding keeps h and c.
 
 Papers: Hochreiter, Schmidhuber 1997, https://doi.org/10.1162/neco.1997.9.8.1735; forget gates: Gers
@@ -22,7 +22,12 @@ from torch import Tensor, nn
 
 from weft.kernels.recurrence.triton import torch_rnn
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.base.recurrent import Memory, RecurrentCell, RecurrentMixer
+from weft.mixers.base.recurrent import (
+    Memory,
+    RecurrentCell,
+    RecurrentMixer,
+    recurrent_traits,
+)
 
 
 @MIXERS.register("lstm")
@@ -30,16 +35,10 @@ from weft.mixers.base.recurrent import Memory, RecurrentCell, RecurrentMixer
 class LSTM:
     """Long short-term memory."""
 
-    traits: ClassVar[Traits] = Traits(
-        family="recurrence",
-        paper="Hochreiter, Schmidhuber 1997, https://doi.org/10.1162/neco.1997.9.8.1735",
-        time="n c²",
-        memory="n c",
-        context_parallel="the state of the rank before, in turn",
+    traits: ClassVar[Traits] = recurrent_traits(
+        "Hochreiter, Schmidhuber 1997, https://doi.org/10.1162/neco.1997.9.8.1735",
         state="2·c",
-        causal=True,
-        compiles=False,
-        note="a recurrence runs along one sequence; torch's fused one cannot be part of a graph",
+        graph="torch's fused one cannot be part of a graph",
     )
 
     def cell(self, frame: Frame) -> LSTMCell:

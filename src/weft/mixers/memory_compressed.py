@@ -32,7 +32,7 @@ from weft.kernels.dense.reference import dense_attention, expand_heads
 from weft.kernels.slots import into_blocks
 from weft.layers.compress import BlockCompression
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, State, Traits
-from weft.mixers.base.slot_state import SlotState
+from weft.mixers.base.slot_state import SlotState, slot_numbers
 
 
 @MIXERS.register("memory_compressed")
@@ -82,13 +82,16 @@ class MemoryCompressedAttention(AttentionMixer):
         """Compress, then attention over few slots."""
         if self.frame.causal and not crossing:
             whole = k.shape[2] - k.shape[2] % self.config.width
-            slots = self.compress_k(k[:, :, :whole]), self.compress_v(v[:, :, :whole])
-            return self.causal(q, *slots)
+            return self.causal(q, *self.slots(k[:, :, :whole], v[:, :, :whole]))
         mask = None
         if valid is not None:
             mask = into_blocks(valid[..., None], self.config.width)  # (b, s, w, 1)
             mask = mask.any(2).transpose(1, 2)[:, None]  # (b, 1, 1, s)
         return self.read(q, self.compress_k(k, valid), self.compress_v(v, valid), mask)
+
+    def slots(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Whole blocks of keys and values as slots."""
+        return self.compress_k(k), self.compress_v(v)
 
     def causal(self, q: Tensor, slots_k: Tensor, slots_v: Tensor, start: int = 0) -> Tensor:
         """q (b, h, n, d) from index `start` to the slots (b, g, s, d) that have ended."""
@@ -134,26 +137,14 @@ class MemoryCompressedAttention(AttentionMixer):
         """Blocks that end within x become slots."""
         self._need_causal()
         q, k, v, rest = self.next_heads(x, state)
-        k, v = torch.cat((state.open_k, k), dim=2), torch.cat((state.open_v, v), dim=2)
-        end = k.shape[2] - k.shape[2] % self.config.width
-        slots_k = torch.cat((state.slots_k, self.compress_k(k[:, :, :end])), dim=2)
-        slots_v = torch.cat((state.slots_v, self.compress_v(v[:, :, :end])), dim=2)
-        y = self.causal(q, slots_k, slots_v, state.position)
-        return self.project.out(y), SlotState(
-            position=state.position + x.shape[1],
-            slots_k=slots_k,
-            slots_v=slots_v,
-            open_k=k[:, :, end:].clone(),
-            open_v=v[:, :, end:].clone(),
-            **rest,
-        )
+        after, *_ = state.extend(k, v, self.config.width, self.slots, **rest)
+        y = self.causal(q, after.slots_k, after.slots_v, state.position)
+        return self.project.out(y), after
 
     def state_size(self, tokens: int) -> int:
         """Whole blocks as slots, the rest as tokens."""
         self._need_causal()
-        width = self.config.width
-        cached = 2 * self.frame.kv_heads * self.frame.head_dim * (tokens // width + tokens % width)
-        return cached + self.project.memory_size
+        return slot_numbers(self.frame, self.config.width, tokens) + self.project.memory_size
 
 
 def _plain_slots(part: BlockCompression, x: Tensor, null: Tensor) -> Tensor:

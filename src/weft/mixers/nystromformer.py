@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.errors import WeftError
+from weft.errors import WeftError, at_least
 from weft.kernels.block_sparse.band import tap_sum
 from weft.kernels.dense.reference import expand_heads
 from weft.kernels.nystrom.reference import (
@@ -59,9 +59,7 @@ class Nystromformer:
     )
 
     def __post_init__(self) -> None:
-        for field in ("landmarks", "iterations"):
-            if getattr(self, field) < 1:
-                raise WeftError(f"{field} is at least 1; got {field}={getattr(self, field)}")
+        at_least(1, landmarks=self.landmarks, iterations=self.iterations)
         if self.kernel < 0 or (self.kernel and self.kernel % 2 == 0):
             raise WeftError(
                 f"kernel is centred on a token, so it is odd, or 0 for none; got {self.kernel}"

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from weft.errors import WeftError
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.base.under_pattern import SEGMENTS, PatternAttention
+from weft.mixers.base.under_pattern import PatternAttention, pattern_traits
 from weft.patterns import Causal, Pattern
 from weft.patterns import pattern as parse
 
@@ -29,19 +29,14 @@ class OwnPattern:
 
     reads: str = "sliding(256)"  # who reads whom; "a; b": layers take turns
 
-    traits: ClassVar[Traits] = Traits(
-        family="fixed pattern",
-        paper="none: the algebra of patterns, docs/patterns.md",
+    traits: ClassVar[Traits] = pattern_traits(
+        "none: the algebra of patterns, docs/patterns.md",
         time="visible pairs · c",
         memory="visible blocks",
         context_parallel="the keys that the pattern names on other ranks; rows that read all by "
         "log-sum-exp",
         state="2·g·d·keys",
-        exact=True,
-        causal=True,
-        compiles=False,
-        note="a pattern pairs positions of one sequence; its layout is planned outside the graph",
-        marks=(SEGMENTS,),
+        pair="a pattern pairs",
     )
 
     def __post_init__(self) -> None:

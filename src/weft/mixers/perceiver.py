@@ -20,11 +20,11 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from weft.errors import at_least
 from weft.layers.cross_attention import CrossAttention
 from weft.layers.latents import Latents
 from weft.mixers.base import MIXERS, Frame, Traits
 from weft.mixers.base.latent import LatentMixer, attention_sizes
-from weft.patterns.sequence import at_least
 
 
 @MIXERS.register("perceiver")
@@ -65,7 +65,10 @@ class PerceiverMixing(LatentMixer):
 
     def __init__(self, config: Perceiver, frame: Frame) -> None:
         super().__init__(config, frame)
-        self.refuse_positions("perceiver's latents have no position in the sequence")
+        self.refuse_positions(
+            "perceiver's latents have no position in the sequence",
+            "use positions=None, and embed positions",
+        )
         sizes = attention_sizes(frame)
         self.latents = Latents(
             sizes, config.latents, config.layers, config.repeats, config.expansion

@@ -189,14 +189,7 @@ class RFAAttention(RandomFeatureMixer):
     def start(self, batch: int = 1) -> SumsState:
         """Sums of nothing."""
         self._need_causal()
-        like = self.project.to_v.weight
-        work = torch.promote_types(like.dtype, torch.float32)
-        g, d, f = self.frame.kv_heads, self.frame.head_dim, 2 * self.config.features
-        return SumsState(
-            values=like.new_zeros(batch, g, f, d, dtype=work),
-            weights=like.new_zeros(batch, g, f, dtype=work),
-            memory=self.project.start(batch),
-        )
+        return SumsState.empty(self, batch, 2 * self.config.features)
 
     def step(self, x: Tensor, state: SumsState) -> tuple[Tensor, State]:
         """One token as a recurrence, several through the chunked form."""

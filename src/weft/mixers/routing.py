@@ -33,7 +33,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.errors import WeftError
+from weft.errors import WeftError, at_least
 from weft.kernels.dense.reference import expand_heads
 from weft.kernels.lsh.buckets import centroid_cosines, move_centroids, nearest_centroids
 from weft.kernels.lsh.reformer import attend_latest, attend_layout, chunks_of_buckets
@@ -69,10 +69,7 @@ class Routing:
     )
 
     def __post_init__(self) -> None:
-        for field in ("clusters", "window"):
-            value = getattr(self, field)
-            if value is not None and value < 1:
-                raise WeftError(f"{field} is at least 1; got {field}={value}")
+        at_least(1, clusters=self.clusters, window=self.window)
         if not 0.0 <= self.decay <= 1.0:
             raise WeftError(f"decay is the share of a centroid that stays; got {self.decay}")
 

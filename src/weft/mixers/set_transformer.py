@@ -19,10 +19,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from weft.errors import at_least
 from weft.layers.cross_attention import CrossAttention, SetBlock
 from weft.mixers.base import MIXERS, Frame, Traits
 from weft.mixers.base.latent import LatentMixer, attention_sizes
-from weft.patterns.sequence import at_least
 
 
 @MIXERS.register("set_transformer")

@@ -29,7 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.errors import WeftError
+from weft.errors import WeftError, at_least
 from weft.kernels.dense.reference import expand_heads
 from weft.kernels.sinkhorn.triton import balance, causal_balance
 from weft.kernels.slots import into_blocks
@@ -67,9 +67,7 @@ class Sinkhorn:
         )
 
     def __post_init__(self) -> None:
-        for field in ("block", "iterations"):
-            if getattr(self, field) < 1:
-                raise WeftError(f"{field} is at least 1; got {field}={getattr(self, field)}")
+        at_least(1, block=self.block, iterations=self.iterations)
         if self.temperature <= 0:
             raise WeftError(f"temperature is above 0; got temperature={self.temperature}")
         if self.cut is not None and self.cut < 1:

@@ -17,10 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from weft.errors import at_least
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.base.under_pattern import SEGMENTS, PatternAttention
+from weft.mixers.base.under_pattern import PatternAttention, pattern_traits
 from weft.patterns import Causal, Pattern, Sink, Sliding
-from weft.patterns.sequence import at_least
 
 
 @MIXERS.register("sliding_window")
@@ -31,18 +31,13 @@ class SlidingWindow:
     window: int = 256  # how far a token reads, itself included
     sinks: int = 0  # first tokens that every token reads
 
-    traits: ClassVar[Traits] = Traits(
-        family="fixed pattern",
-        paper="Beltagy et al. 2020, https://arxiv.org/abs/2004.05150",
+    traits: ClassVar[Traits] = pattern_traits(
+        "Beltagy et al. 2020, https://arxiv.org/abs/2004.05150",
         time="n w c",
         memory="n w",
         context_parallel="keys within the window at each border, sinks to all",
         state="2·g·d·(window − 1 + sinks)",
-        exact=True,
-        causal=True,
-        compiles=False,
-        note="a window pairs positions of one sequence; its layout is planned outside the graph",
-        marks=(SEGMENTS,),
+        pair="a window pairs",
     )
 
     def __post_init__(self) -> None:

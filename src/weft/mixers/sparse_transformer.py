@@ -19,7 +19,7 @@ from typing import Literal
 
 from weft.errors import WeftError
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.base.under_pattern import SEGMENTS, PatternAttention
+from weft.mixers.base.under_pattern import PatternAttention, pattern_traits
 from weft.patterns import Causal, Columns, Pattern, PerHead, SameBlock, Sliding, Strided
 
 
@@ -39,19 +39,14 @@ class SparseTransformer:
         state = "2·g·d·n" if self.kind == "strided" else "2·g·d·(stride + summary·n/stride)"
         if self.integration == "interleaved":
             state = "2·g·d·keys"
-        return Traits(
-            family="fixed pattern",
-            paper="Child et al. 2019, https://arxiv.org/abs/1904.10509",
+        return pattern_traits(
+            "Child et al. 2019, https://arxiv.org/abs/1904.10509",
             time="n √n c",
             memory="n √n",
             context_parallel="keys of the stretch that a border cuts, and those of strides or "
             "summaries",
             state=state,
-            exact=True,
-            causal=True,
-            compiles=False,
-            note="strides pair positions of one sequence; its layout is planned outside the graph",
-            marks=(SEGMENTS,),
+            pair="strides pair",
         )
 
     def __post_init__(self) -> None:

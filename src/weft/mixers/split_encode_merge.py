@@ -22,6 +22,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from weft.errors import at_least
 from weft.kernels.attend.api import attend
 from weft.kernels.attend.bias import dense_bias
 from weft.kernels.dense.reference import dense_attention
@@ -29,7 +30,6 @@ from weft.kernels.slots import into_blocks
 from weft.layers.compress import BlockCompression
 from weft.layers.cross_attention import CrossAttention
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, Traits
-from weft.patterns.sequence import at_least
 
 Merge = Literal["attention", "mean"]
 

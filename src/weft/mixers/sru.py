@@ -25,7 +25,12 @@ from torch import Tensor, nn
 from weft.kernels.recurrence.scan import elementwise_scan, linear_scan
 from weft.kernels.recurrence.triton import fused_sru
 from weft.mixers.base import MIXERS, Frame, Traits
-from weft.mixers.base.recurrent import Memory, RecurrentCell, RecurrentMixer
+from weft.mixers.base.recurrent import (
+    Memory,
+    RecurrentCell,
+    RecurrentMixer,
+    recurrent_traits,
+)
 
 
 @MIXERS.register("sru")
@@ -37,16 +42,10 @@ class SRU:
     highway_bias: float = 0.0  # what b_r starts from: below 0, x passes more freely
     rescale: bool = False  # scale x in the highway, so that depth keeps its variance
 
-    traits: ClassVar[Traits] = Traits(
-        family="recurrence",
-        paper="Lei et al. 2017, https://arxiv.org/abs/1709.02755",
-        time="n c²",
-        memory="n c",
-        context_parallel="the state of the rank before, in turn",
+    traits: ClassVar[Traits] = recurrent_traits(
+        "Lei et al. 2017, https://arxiv.org/abs/1709.02755",
         state="c",
-        causal=True,
-        compiles=False,
-        note="a recurrence runs along one sequence; as one graph it would unroll over the tokens",
+        graph="as one graph it would unroll over the tokens",
     )
 
     def cell(self, frame: Frame) -> SRUCell:

@@ -22,11 +22,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from weft.errors import Unsupported, WeftError
+from weft.errors import WeftError, at_least
 from weft.kernels.block_sparse.windows import WindowGrid, attend_windows, from_windows, into_windows
 from weft.kernels.dense.reference import dense_attention, expand_heads
 from weft.mixers.base import MIXERS, AttentionMixer, Frame, Traits
-from weft.patterns.sequence import at_least
 
 
 @MIXERS.register("swin")
@@ -81,11 +80,7 @@ class SwinAttention(AttentionMixer):
 
     def __init__(self, config: Swin, frame: Frame) -> None:
         super().__init__(config, frame)
-        if frame.positions is not None:
-            raise Unsupported(
-                "swin learns a bias for every offset in a window; got "
-                f"positions={frame.positions}; use positions=None"
-            )
+        self.refuse_positions("swin learns a bias for every offset in a window")
         rows = 1 if config.width is None else 2 * config.size - 1
         table = torch.empty(frame.heads, rows, 2 * config.size - 1)
         self.table = nn.Parameter(nn.init.trunc_normal_(table, std=0.02))  # (h, 2M − 1, 2M − 1)

@@ -54,6 +54,8 @@ def plan(
     """
     if kernel not in KERNELS:
         raise WeftError(f"kernel is one of {', '.join(KERNELS)}; got {kernel!r}")
+    if isinstance(subject, Tensor):
+        raise WeftError("what is asked about comes first: weft.plan('causal()', q) or (model, ids)")
     if isinstance(subject, Request):
         return Choices([choose(subject._replace(graph=compiled or subject.graph), kernel)])
     if not inputs:

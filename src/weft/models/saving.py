@@ -13,8 +13,6 @@ parts of the model (`plugins.py`).
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +26,7 @@ from torch import Tensor, nn
 from weft import __version__
 from weft.config import read, write
 from weft.errors import WeftError
-from weft.files import parse_json, read_object, read_text
+from weft.files import parse_json, read_object, read_text, replacing_folder
 from weft.models.registry import ModelConfig
 from weft.models.usage.record import TOKENIZER, USAGE, check_labels, read_usage, write_usage
 from weft.plugins import load_plugins, modules_of, way_out
@@ -43,19 +41,7 @@ _RENAMED = {"bumps": "rbf_levels", "numbers": "layer_numbers"}
 def save(model: nn.Module, path: str | Path) -> Path:
     """Write the model's config and parameters to the folder `path`; replaces a saved model."""
     path = Path(path)
-    if path.exists() and not (
-        path.is_dir() and {f.name for f in path.iterdir()} <= _FILES | _FURTHER
-    ):
-        raise WeftError(
-            f"{path} holds something other than a saved model, and saving would remove it; "
-            "give a folder of the model's own"
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # A sibling, so that the rename stays within one file system.
-    scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
-        new, old = scratch / "new", scratch / "old"
-        new.mkdir()
+    with replacing_folder(path, _FILES | _FURTHER, "a saved model") as new:
         config = {"format": FORMAT, "weft": __version__, "model": config_to_dict(model.config)}
         if modules := modules_of(model.config):
             config["modules"] = modules
@@ -64,11 +50,6 @@ def save(model: nn.Module, path: str | Path) -> Path:
             write_usage(usage, new)
         tensors = {name: t.detach().contiguous() for name, t in _tensors(model).items()}
         save_file(tensors, new / "model.safetensors")
-        if path.exists():
-            path.rename(old)
-        new.rename(path)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     return path
 
 

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import shutil
-import tempfile
 import weakref
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import WeftError
+from weft.files import replacing_folder
 from weft.generate import Decoding
 from weft.models.saving import config_to_dict
 from weft.native import file
@@ -55,27 +54,13 @@ def export(
         model, WeightPrecision(weights=dtype, cache=cache, output=output, parts=parts or {})
     )
     folder = Path(folder)
-    if folder.exists() and not {f.name for f in folder.iterdir()} <= {_WEIGHTS, _CONFIG}:
-        raise WeftError(
-            f"{folder} holds something other than a native model, and writing would remove it; "
-            "give a folder of the model's own"
-        )
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
-        new, old = scratch / "new", scratch / "old"
-        new.mkdir()
+    with replacing_folder(folder, {_WEIGHTS, _CONFIG}, "a native model") as new:
         places = file.FileOffsets(plan.stored, len(plan.parts))
         buffer = np.memmap(new / _WEIGHTS, dtype=np.uint8, mode="w+", shape=(places.end,))
         file.write(plan, buffer, places)
         buffer.flush()
         description = Description.of(plan, config_to_dict(model.config))
         (new / _CONFIG).write_text(json.dumps(description.to_dict(), indent=1) + "\n")
-        if folder.exists():
-            folder.rename(old)
-        new.rename(folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     return folder
 
 

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.errors import Unsupported, WeftError
+from weft.errors import Unsupported, WeftError, at_least
 from weft.patterns.algebra import PATTERNS, Pattern
 from weft.patterns.region import Bools, Coverage, Ints, Region
-from weft.patterns.sequence import at_least
 from weft.patterns.tables import on_device
 
 # Beyond this many blocks a table of all pairs of blocks would take too much memory.

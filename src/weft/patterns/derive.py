@@ -8,14 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.errors import WeftError
+from weft.errors import WeftError, at_least
 from weft.patterns.algebra import Pattern
 from weft.patterns.distances import rule_of, visible_in_closed_form
 from weft.patterns.layout import layout
 from weft.patterns.lower import lower
 from weft.patterns.order import Order
 from weft.patterns.region import FAR, Bools, Ints, interval
-from weft.patterns.sequence import at_least
 
 _AT_ONCE = 1 << 20
 

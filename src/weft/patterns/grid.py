@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from weft.errors import WeftError
+from weft.errors import WeftError, at_least
 from weft.patterns.algebra import PATTERNS, Pattern
 from weft.patterns.blocks import SameBlock
 from weft.patterns.region import Bools, Coverage, Rectangle, Region
-from weft.patterns.sequence import Dilated, Strided, at_least
+from weft.patterns.sequence import Dilated, Strided
 
 
 class GridPattern(Pattern):

@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.errors import WeftError
+from weft.errors import WeftError, at_least
 from weft.files import replacing
 from weft.patterns.algebra import Pattern
 from weft.patterns.derive import receptive_field
 from weft.patterns.layout import layout
 from weft.patterns.order import Order
 from weft.patterns.region import Ints
-from weft.patterns.sequence import at_least
 
 Shares = NDArray[np.float32]
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.errors import WeftError
+from weft.errors import WeftError, at_least
 from weft.patterns.algebra import PATTERNS, Pattern
 from weft.patterns.region import Bools, Coverage, Ints, Rectangle, Region
-from weft.patterns.sequence import at_least
 
 
 @PATTERNS.register("rectangles")

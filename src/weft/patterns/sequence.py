@@ -13,16 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.errors import WeftError
+from weft.errors import at_least
 from weft.patterns.algebra import PATTERNS, Pattern
 from weft.patterns.region import Coverage, Ints, Region, multiple_within
-
-
-def at_least(least: int, **values: int) -> None:
-    """Refuse settings under their least value, by name."""
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise WeftError(f"{name} is a whole number of at least {least}; got {name}={value!r}")
 
 
 def distances(rows: Region, cols: Region) -> tuple[Ints, Ints]:

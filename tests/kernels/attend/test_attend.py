@@ -336,6 +336,12 @@ def test_a_text_inside_one_graph():
     assert torch.equal(compiled(q, k, v), attend(q, k, v, Causal()) + 1)
 
 
+def test_arrays_are_not_tensors():
+    q = torch.randn(1, 1, 8, 4)
+    with pytest.raises(WeftError, match=r"k is a tensor .*; got <class 'numpy.ndarray'>"):
+        attend(q, q.numpy(), q)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -24,6 +24,7 @@ from weft.arena.data.examples import Examples, TokenRows
 from weft.arena.tasks import readers
 from weft.arena.tasks.base import TASKS, Split, majority
 from weft.arena.tasks.display import as_picture
+from weft.arena.tasks.from_files import FromFiles, of_split
 from weft.errors import WeftError
 
 SIZE = 32
@@ -38,7 +39,7 @@ _FILES = {"train": [f"data_batch_{i}.bin" for i in range(1, 6)], "test": ["test_
 
 @TASKS.register("image")
 @dataclass(frozen=True, kw_only=True)
-class Image:
+class Image(FromFiles):
     """Classify small grey pictures into ten classes, pixel by pixel."""
 
     valid: int = 5_000  # training pictures that are held out for validation
@@ -50,6 +51,7 @@ class Image:
     classes: ClassVar = 10
     vocab: ClassVar = 256
     length: ClassVar = SIZE * SIZE
+    expected: ClassVar = EXPECTED
 
     @property
     def source(self) -> str:
@@ -63,26 +65,17 @@ class Image:
         """Pictures and what they show, in the order of a hash."""
         pictures, labels = _read(self._folder(), "test" if split == "test" else "train")
         contents = [picture.tobytes() for picture in pictures]
-        if split == "test":
-            chosen = readers.shuffled(contents, self.seed)
-        else:
-            stay, held = readers.held_out(contents, self.valid, self.seed)
-            chosen = held if split == "valid" else stay
+        chosen = of_split(contents, split, self.valid, self.seed)
         rows = TokenRows(pictures[chosen].ravel(), np.arange(len(chosen) + 1) * self.length)
         return Examples(rows, self.length, labels=labels[chosen])
 
     def baselines(self) -> dict[str, float]:
         """The most frequent class."""
-        return {
-            "majority class": majority(self.load("train"), self.load("test")),
-        }
+        return {"majority class": majority(self.load("train"), self.load("test"))}
 
     def show(self, row: np.ndarray) -> str:
         """The picture in characters."""
         return as_picture(row, SIZE)
-
-    def _folder(self) -> Path:
-        return readers.data_folder("image", self.folder, EXPECTED)
 
 
 def grey(colours: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ import numpy as np
 from weft.arena.data.examples import Examples, TokenRows
 from weft.arena.tasks import readers
 from weft.arena.tasks.base import TASKS, Split
-from weft.arena.tasks.display import as_text
+from weft.arena.tasks.from_files import FromTexts
 from weft.errors import WeftError
 
 EXPECTED = (
@@ -33,7 +33,7 @@ _PIECE = 1 << 22
 
 @TASKS.register("language")
 @dataclass(frozen=True, kw_only=True)
-class Language:
+class Language(FromTexts):
     """Predict the next byte of a text."""
 
     length: int = 1024  # bytes of a window
@@ -42,8 +42,7 @@ class Language:
     kind: ClassVar = "language"
     metric: ClassVar = "bits per byte"
     classes: ClassVar = 0
-    vocab: ClassVar = 256
-    tokens: ClassVar = "bytes"
+    expected: ClassVar = EXPECTED
 
     def __post_init__(self) -> None:
         if self.length < 2:
@@ -74,10 +73,6 @@ class Language:
         costs = {name: float((seen * cost).sum() / seen.sum()) for name, cost in bits.items()}
         return {"uniform": 8.0, **costs}
 
-    def show(self, row: np.ndarray) -> str:
-        """The text of a window."""
-        return as_text(row)
-
     def _bytes(self, split: Split) -> np.ndarray:
         path = self._file()
         data = np.memmap(path, dtype=np.uint8, mode="r")
@@ -87,7 +82,7 @@ class Language:
         return np.asarray(data[begin:end])
 
     def _file(self) -> Path:
-        found = readers.data_folder("language", self.folder, EXPECTED)
+        found = self._folder()
         inside = [found] if found.is_file() else sorted(p for p in found.iterdir() if p.is_file())
         if len(inside) != 1:
             raise readers.unexpected("language", found, EXPECTED)

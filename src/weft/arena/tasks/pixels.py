@@ -24,6 +24,7 @@ from weft.arena.data.palette import nearest, palette
 from weft.arena.tasks import readers
 from weft.arena.tasks.base import TASKS, Split, majority
 from weft.arena.tasks.display import as_picture
+from weft.arena.tasks.from_files import FromFiles
 from weft.errors import WeftError
 
 SIDE = 32
@@ -38,7 +39,7 @@ _FILES = {"train": [f"data_batch_{i}.bin" for i in range(1, 6)], "test": ["test_
 
 @TASKS.register("pixels")
 @dataclass(frozen=True, kw_only=True)
-class Pixels:
+class Pixels(FromFiles):
     """Small pictures in a palette of colours, pixel by pixel."""
 
     colours: int = 512
@@ -50,6 +51,7 @@ class Pixels:
     kind: ClassVar = "classify"
     metric: ClassVar = "accuracy"
     classes: ClassVar = 10
+    expected: ClassVar = EXPECTED
 
     def __post_init__(self) -> None:
         if self.size < 1 or SIDE % self.size or self.colours < 2:
@@ -97,9 +99,6 @@ class Pixels:
         return as_picture(
             (row.astype(np.int64) * 255 // (self.colours - 1)).astype(np.uint8), self.size
         )
-
-    def _folder(self) -> Path:
-        return readers.data_folder("pixels", self.folder, EXPECTED)
 
     def _made(self) -> Arrays:
         folder = self._folder()

@@ -24,7 +24,7 @@ from weft.arena.data.cache import Arrays, cached
 from weft.arena.data.examples import Examples, TokenRows
 from weft.arena.tasks import readers
 from weft.arena.tasks.base import TASKS, Split, best_threshold, majority
-from weft.arena.tasks.display import as_text
+from weft.arena.tasks.from_files import FromTexts
 from weft.errors import WeftError
 
 VERSION = 1
@@ -44,7 +44,7 @@ Pair = tuple[int, bytes, bytes, int]  # line, first, second, label
 
 @TASKS.register("retrieval")
 @dataclass(frozen=True, kw_only=True)
-class Retrieval:
+class Retrieval(FromTexts):
     """Tell whether one of two papers cites the other, byte by byte."""
 
     length: int = 4000  # bytes of each document; longer ones are cut
@@ -53,12 +53,7 @@ class Retrieval:
     kind: ClassVar = "match"
     metric: ClassVar = "accuracy"
     classes: ClassVar = 2
-    vocab: ClassVar = 256
-    tokens: ClassVar = "bytes"
-
-    def __post_init__(self) -> None:
-        if self.length < 1:
-            raise WeftError(f"length is at least 1; got {self.length}")
+    expected: ClassVar = EXPECTED
 
     @property
     def source(self) -> str:
@@ -100,13 +95,6 @@ class Retrieval:
             "majority class": majority(train, test),
             "words in common": float((guess == test.labels).mean()),
         }
-
-    def show(self, row: np.ndarray) -> str:
-        """The document."""
-        return as_text(row)
-
-    def _folder(self) -> Path:
-        return readers.data_folder("retrieval", self.folder, EXPECTED)
 
 
 def overlaps(examples: Examples, index: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ import numpy as np
 from weft.arena.data.examples import Examples, TokenRows
 from weft.arena.tasks import readers
 from weft.arena.tasks.base import TASKS, Split, majority
-from weft.arena.tasks.display import as_text
+from weft.arena.tasks.from_files import FromTexts, of_split
 from weft.errors import WeftError
 
 EXPECTED = (
@@ -34,7 +34,7 @@ _CLASSES = ("neg", "pos")
 
 @TASKS.register("text")
 @dataclass(frozen=True, kw_only=True)
-class Text:
+class Text(FromTexts):
     """Tell good film reviews from bad ones, byte by byte."""
 
     length: int = 4000  # bytes; longer reviews are cut
@@ -45,13 +45,8 @@ class Text:
     kind: ClassVar = "classify"
     metric: ClassVar = "accuracy"
     classes: ClassVar = 2
-    vocab: ClassVar = 256
-    tokens: ClassVar = "bytes"
+    expected: ClassVar = EXPECTED
     labels: ClassVar = _CLASSES
-
-    def __post_init__(self) -> None:
-        if self.length < 1:
-            raise WeftError(f"length is at least 1; got {self.length}")
 
     @property
     def source(self) -> str:
@@ -66,26 +61,13 @@ class Text:
     def load(self, split: Split) -> Examples:
         """Reviews and whether they are good, in the order of a hash."""
         texts, labels = _read(self._folder(), "test" if split == "test" else "train")
-        if split == "test":
-            chosen = readers.shuffled(texts, self.seed)
-        else:
-            stay, held = readers.held_out(texts, self.valid, self.seed)
-            chosen = held if split == "valid" else stay
+        chosen = of_split(texts, split, self.valid, self.seed)
         rows = TokenRows.of([texts[i][: self.length] for i in chosen])
         return Examples(rows, self.length, labels=labels[chosen])
 
     def baselines(self) -> dict[str, float]:
         """The most frequent class."""
-        return {
-            "majority class": majority(self.load("train"), self.load("test")),
-        }
-
-    def show(self, row: np.ndarray) -> str:
-        """The review."""
-        return as_text(row)
-
-    def _folder(self) -> Path:
-        return readers.data_folder("text", self.folder, EXPECTED)
+        return {"majority class": majority(self.load("train"), self.load("test"))}
 
 
 def _official(folder: Path) -> Path | None:

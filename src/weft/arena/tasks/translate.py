@@ -15,7 +15,7 @@ import numpy as np
 from weft.arena.data.examples import Examples, TokenRows
 from weft.arena.tasks import readers
 from weft.arena.tasks.base import SPLITS, TASKS, Split
-from weft.arena.tasks.display import as_text
+from weft.arena.tasks.from_files import FromTexts
 from weft.errors import WeftError
 
 EXPECTED = "train.tsv, valid.tsv and test.tsv: a source, a tab and a target on each line, in UTF-8"
@@ -23,7 +23,7 @@ EXPECTED = "train.tsv, valid.tsv and test.tsv: a source, a tab and a target on e
 
 @TASKS.register("translate")
 @dataclass(frozen=True, kw_only=True)
-class Translate:
+class Translate(FromTexts):
     """Write the target of a source, byte by byte."""
 
     length: int = 256
@@ -32,11 +32,7 @@ class Translate:
     kind: ClassVar = "translate"
     metric: ClassVar = "token accuracy"
     classes: ClassVar = 0
-    vocab: ClassVar = 256
-
-    def __post_init__(self) -> None:
-        if self.length < 1:
-            raise WeftError(f"length is at least 1; got length={self.length}")
+    expected: ClassVar = EXPECTED
 
     @property
     def source(self) -> str:
@@ -68,13 +64,6 @@ class Translate:
             most += int((target == usual).sum()) + 1
             total += len(target) + 1
         return {"most frequent byte": most / total, "copying": copied / total}
-
-    def show(self, row: np.ndarray) -> str:
-        """The text."""
-        return as_text(row)
-
-    def _folder(self) -> Path:
-        return readers.data_folder("translate", self.folder, EXPECTED)
 
     def _path(self, split: Split) -> Path:
         path = self._folder() / f"{split}.tsv"

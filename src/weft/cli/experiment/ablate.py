@@ -19,7 +19,7 @@ from weft.cli.experiment.grid_options import (
     options,
     stop,
 )
-from weft.cli.options import Device, DeviceOption
+from weft.cli.options import Changes, Device, DeviceOption, Steps
 
 
 def ablate(
@@ -35,7 +35,7 @@ def ablate(
         str | None, typer.Option(help="Some of the modifications, separated by ';'.")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Trainings of each modification.")] = 3,
-    steps: Annotated[int | None, typer.Option(min=1, help="Updates to the early step.")] = None,
+    steps: Steps = None,
     final_steps: Annotated[
         int | None, typer.Option(min=1, help="Updates of one longer training each.")
     ] = None,
@@ -43,9 +43,7 @@ def ablate(
         bool, typer.Option("--speed", help="Measure steps per second afterwards, in turns.")
     ] = False,
     device: DeviceOption = None,
-    change: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of the base: model.layers=2.")
-    ] = None,
+    change: Changes = None,
     jobs: Jobs = 1,
     cell_minutes: CellMinutes = None,
     memory_limit: MemoryLimit = None,

@@ -20,7 +20,17 @@ from weft.cli.experiment.grid_options import (
     options,
     stop,
 )
-from weft.cli.options import DeviceOption, GroupColumn, LabelColumn, SecondColumn, TextColumn
+from weft.cli.options import (
+    Changes,
+    DeviceOption,
+    GroupColumn,
+    LabelColumn,
+    Minutes,
+    SecondColumn,
+    Steps,
+    Tables,
+    TextColumn,
+)
 
 
 def compare(
@@ -35,9 +45,7 @@ def compare(
     recipe: Annotated[
         str | None, typer.Option(help="Settings: a TOML file, or a name such as lra_listops.")
     ] = None,
-    data: Annotated[
-        list[str] | None, typer.Option(help="Your own table: CSV, JSON lines or Parquet.")
-    ] = None,
+    data: Tables = None,
     text: TextColumn = "text",
     label: LabelColumn = "label",
     second: SecondColumn = None,
@@ -52,14 +60,10 @@ def compare(
     lengths: Annotated[
         str | None, typer.Option(help="Lengths of the task, separated by commas.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Updates of each training.")] = None,
-    minutes: Annotated[
-        float | None, typer.Option(min=0.0, help="Time of each training; whichever ends first.")
-    ] = None,
+    steps: Steps = None,
+    minutes: Minutes = None,
     device: DeviceOption = None,
-    change: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting: model.layers=2, training.lr=1e-3.")
-    ] = None,
+    change: Changes = None,
     target: Annotated[
         float | None, typer.Option(help="Score whose time is taken; default: what dense reaches.")
     ] = None,

@@ -9,7 +9,17 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli.experiment.grid_options import STOPPED, Fast
-from weft.cli.options import DeviceOption, GroupColumn, LabelColumn, SecondColumn, TextColumn
+from weft.cli.options import (
+    Changes,
+    DeviceOption,
+    GroupColumn,
+    LabelColumn,
+    Minutes,
+    SecondColumn,
+    Steps,
+    Tables,
+    TextColumn,
+)
 
 
 def train(
@@ -19,10 +29,7 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run; default: runs/ and the file's name.")
     ] = None,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(help="Instead of settings, your own table: CSV, JSON lines or Parquet."),
-    ] = None,
+    data: Tables = None,
     text: TextColumn = "text",
     label: LabelColumn = "label",
     second: SecondColumn = None,
@@ -30,13 +37,9 @@ def train(
     number: Annotated[
         bool, typer.Option("--number", help="The label is a number to predict, not a class.")
     ] = False,
-    steps: Annotated[int | None, typer.Option(min=1, help="Updates.")] = None,
-    minutes: Annotated[
-        float | None, typer.Option(min=0.0, help="Time of the training; whichever ends first.")
-    ] = None,
-    change: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting: training.steps=100.")
-    ] = None,
+    steps: Steps = None,
+    minutes: Minutes = None,
+    change: Changes = None,
     mixer: Annotated[
         str | None, typer.Option(help="Another mechanism, or one of the recipe's own (mixers).")
     ] = None,

@@ -13,7 +13,7 @@ of the m positions (n = m in self-attention, n < m when a decoder continues).
 
 from __future__ import annotations
 
-from typing import Literal, overload
+from typing import Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from torch import Tensor
 from weft.errors import WeftError
 from weft.kernels.attend.bias import Bias, dense_bias
 from weft.kernels.attend.masking import KeyLabels, make_labels
-from weft.kernels.attend.parts import AttendOptions, run_lowered
+from weft.kernels.attend.parts import AttendOptions, HeadTensors, run_lowered
 from weft.kernels.attend.planner import (
     KERNELS,
     Kernel,
@@ -56,6 +56,18 @@ _TEXTS = 256  # texts in that cache, at most
 __all__ = ["KERNELS", "Choice", "Kernel", "Request", "attend", "choose"]
 
 
+class AttendSettings(TypedDict, total=False):
+    """The settings of `attend`; it has their defaults."""
+
+    valid: Tensor | None
+    segments: Tensor | None
+    bias: Bias | None
+    scale: float | None
+    dropout: float
+    kernel: Kernel
+    aligned: bool
+
+
 @overload
 def attend(
     q: Tensor,
@@ -63,14 +75,8 @@ def attend(
     v: Tensor,
     pattern: Pattern | str = ...,
     *,
-    valid: Tensor | None = ...,
-    segments: Tensor | None = ...,
-    bias: Bias | None = ...,
-    scale: float | None = ...,
-    dropout: float = ...,
-    kernel: Kernel = ...,
     return_lse: Literal[False] = ...,
-    aligned: bool = ...,
+    **settings: Unpack[AttendSettings],
 ) -> Tensor: ...
 @overload
 def attend(
@@ -79,14 +85,8 @@ def attend(
     v: Tensor,
     pattern: Pattern | str = ...,
     *,
-    valid: Tensor | None = ...,
-    segments: Tensor | None = ...,
-    bias: Bias | None = ...,
-    scale: float | None = ...,
-    dropout: float = ...,
-    kernel: Kernel = ...,
     return_lse: Literal[True],
-    aligned: bool = ...,
+    **settings: Unpack[AttendSettings],
 ) -> tuple[Tensor, Tensor]: ...
 def attend(
     q: Tensor,
@@ -119,16 +119,16 @@ def attend(
     options = AttendOptions(valid, segments, *settings, aligned=aligned and segments is None)
     if STATE.replacement is not None:
         return STATE.replacement(q, k, v, pattern, options)
-    heads, distinct = _by_head(pattern, q.shape[1])
+    each, distinct = _by_head(pattern, q.shape[1])
     if q.shape[2] > k.shape[2] and distinct != [Full()]:
         raise WeftError(
             f"queries are the last of the positions that keys have; got {q.shape[2]} queries and "
             f"{k.shape[2]} keys: another sequence is read under full() alone"
         )
     if len(distinct) == 1:
-        out, lse = _attend_one(q, k, v, distinct[0], options)
+        out, lse = _attend_one(HeadTensors(q, k, v), distinct[0], options)
     else:
-        out, lse = _attend_per_head(q, k, v, heads, distinct, options)
+        out, lse = _attend_per_head(HeadTensors(q, k, v), each, options)
     if not return_lse:
         return out
     assert lse is not None  # requested in the options
@@ -158,7 +158,7 @@ def plan_only(
     heads, distinct = _by_head(pattern, q.shape[1])
     for own in distinct:
         rows = q if len(distinct) == 1 else q[:, [a for a, each in enumerate(heads) if each == own]]
-        note(choose(_request(rows, k, v, own, options), options.kernel))
+        note(choose(_request(HeadTensors(rows, k, v), own, options), options.kernel))
     out = q.new_zeros(*q.shape[:3], v.shape[3])
     return (out, q.new_zeros(q.shape[:3], dtype=torch.float32)) if options.lse else out
 
@@ -172,37 +172,30 @@ def _by_head(pattern: Pattern, heads: int) -> tuple[list[Pattern], list[Pattern]
 
 
 def _attend_one(
-    q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, options: AttendOptions
+    heads: HeadTensors, pattern: Pattern, options: AttendOptions
 ) -> tuple[Tensor, Tensor | None]:
     """All heads under one pattern."""
-    labels = make_labels(options.valid, options.segments, q.shape[2])
+    labels = make_labels(options.valid, options.segments, heads.q.shape[2])
     if torch.compiler.is_compiling():
-        chosen = choose_in_graph(_request(q, k, v, pattern, options), options.kernel)
+        chosen = choose_in_graph(_request(heads, pattern, options), options.kernel)
         if chosen is not None:
-            return _run(q, k, v, pattern, labels, options, chosen)
-    return _planned(q, k, v, pattern, labels, options)
+            return _run(heads, pattern, labels, options, chosen)
+    return _planned(heads, pattern, labels, options)
 
 
 @outside_graphs  # layouts are planned in numpy and cached, outside of any graph
 def _planned(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    pattern: Pattern,
-    labels: KeyLabels | None,
-    options: AttendOptions,
+    heads: HeadTensors, pattern: Pattern, labels: KeyLabels | None, options: AttendOptions
 ) -> tuple[Tensor, Tensor | None]:
     """Plan, then run the kernel."""
-    chosen = choose(_request(q, k, v, pattern, options), options.kernel)
+    chosen = choose(_request(heads, pattern, options), options.kernel)
     if is_recording():
         note(chosen)
-    return _run(q, k, v, pattern, labels, options, chosen)
+    return _run(heads, pattern, labels, options, chosen)
 
 
 def _run(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    heads: HeadTensors,
     pattern: Pattern,
     labels: KeyLabels | None,
     options: AttendOptions,
@@ -211,52 +204,42 @@ def _run(
     """The chosen kernel; without parts, a block-sparse one is the operator of a graph."""
     if chosen.kernel == "flash":
         settings = {"scale": options.scale, "dropout": options.dropout}
-        return flash.flash_attention(q, k, v, pattern, options.valid, **settings), None
+        return flash.flash_attention(*heads, pattern, options.valid, **settings), None
     if chosen.kernel == "sdpa":
-        return _sdpa(q, k, v, pattern, labels, options)
+        return _sdpa(heads, pattern, labels, options)
     if chosen.kernel == "dense":
-        return _dense(q, k, v, pattern, labels, options)
+        return _dense(heads, pattern, labels, options)
     if chosen.lowered is None:
-        return _operator(q, k, v, pattern, labels, options)
-    return run_lowered(q, k, v, chosen, labels, options._replace(kernel=chosen.kernel))
+        return _operator(heads, pattern, labels, options)
+    return run_lowered(heads, chosen, labels, options._replace(kernel=chosen.kernel))
 
 
 def _operator(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    pattern: Pattern,
-    labels: KeyLabels | None,
-    options: AttendOptions,
+    heads: HeadTensors, pattern: Pattern, labels: KeyLabels | None, options: AttendOptions
 ) -> tuple[Tensor, Tensor]:
     from weft.kernels.block_sparse.custom_op import block_sparse  # loads dynamo
 
     (queries, keys), rate = labels or (None, None), options.dropout
-    drop = Dropout.of(rate, q.device)
+    drop = Dropout.of(rate, heads.q.device)
     seeds = None if drop is None else drop.seeds
     return block_sparse(
-        q, k, v, queries, keys, seeds, graph_spec(pattern), options.scale, options.dropout
+        *heads, queries, keys, seeds, graph_spec(pattern), options.scale, options.dropout
     )
 
 
 def _attend_per_head(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    heads: list[Pattern],
-    distinct: list[Pattern],
-    options: AttendOptions,
+    heads: HeadTensors, patterns: list[Pattern], options: AttendOptions
 ) -> tuple[Tensor, Tensor | None]:
     """Heads that share a pattern run together."""
-    k, v = expand_heads(k, len(heads)), expand_heads(v, len(heads))
+    q, k, v = heads.q, *(expand_heads(x, len(patterns)) for x in heads[1:])
     outs, lses, order = [], [], []
-    for pattern in distinct:
-        own = [a for a, each in enumerate(heads) if each == pattern]
-        index = torch.tensor(own, device=q.device)
+    for pattern in dict.fromkeys(patterns):
+        own = [a for a, each in enumerate(patterns) if each == pattern]
         share = options
         if options.bias is not None:
+            index = torch.tensor(own, device=q.device)
             share = options._replace(bias=_of_heads(options.bias, index))
-        out, lse = _attend_one(q[:, own], k[:, own], v[:, own], pattern, share)
+        out, lse = _attend_one(HeadTensors(q[:, own], k[:, own], v[:, own]), pattern, share)
         outs.append(out)
         lses.append(lse)
         order += own
@@ -270,33 +253,24 @@ def _of_heads(bias: Bias, index: Tensor) -> Bias:
 
 
 def _dense(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    pattern: Pattern,
-    labels: KeyLabels | None,
-    options: AttendOptions,
+    heads: HeadTensors, pattern: Pattern, labels: KeyLabels | None, options: AttendOptions
 ) -> tuple[Tensor, Tensor]:
-    allowed = _allowed(q, k, pattern, labels)
-    added = _dense_bias(q, k, options)
+    allowed = _allowed(heads, pattern, labels)
+    added = _dense_bias(heads, options)
     return dense_attention(
-        q, k, v, mask=allowed, bias=added, scale=options.scale, dropout=options.dropout
+        *heads, mask=allowed, bias=added, scale=options.scale, dropout=options.dropout
     )
 
 
 def _sdpa(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    pattern: Pattern,
-    labels: KeyLabels | None,
-    options: AttendOptions,
+    heads: HeadTensors, pattern: Pattern, labels: KeyLabels | None, options: AttendOptions
 ) -> tuple[Tensor, Tensor | None]:
+    q, k, v = heads
     causal = type(pattern) is Causal and q.shape[2] == k.shape[2]
     if labels is None and options.bias is None and (causal or type(pattern) is Full):
         return torch_attention(q, k, v, None, causal, options)
-    allowed = _allowed(q, k, pattern, labels)
-    added = _dense_bias(q, k, options)
+    allowed = _allowed(heads, pattern, labels)
+    added = _dense_bias(heads, options)
     added = q.new_zeros(()) if added is None else added.to(q.dtype)
     if allowed is None:
         return torch_attention(q, k, v, added, False, options)
@@ -307,9 +281,9 @@ def _sdpa(
     return out.masked_fill(dead[..., None], 0.0), hidden
 
 
-def _allowed(q: Tensor, k: Tensor, pattern: Pattern, labels: KeyLabels | None) -> Tensor | None:
+def _allowed(heads: HeadTensors, pattern: Pattern, labels: KeyLabels | None) -> Tensor | None:
     """(1 or b, 1, n or 1, m), or None where every key may be read."""
-    allowed = None
+    (q, k, _), allowed = heads, None
     if type(pattern) is not Full:
         small = q.shape[2] * k.shape[2] <= _KEPT and not torch.compiler.is_compiling()
         allowed = (_kept_mask if small else dense_mask)(
@@ -327,16 +301,18 @@ def _kept_mask(pattern: Pattern, n: int, m: int, device: torch.device) -> Tensor
     return dense_mask(pattern, n, m, device=device)
 
 
-def _dense_bias(q: Tensor, k: Tensor, options: AttendOptions) -> Tensor | None:
+def _dense_bias(heads: HeadTensors, options: AttendOptions) -> Tensor | None:
     if options.bias is None:
         return None
+    q, k, _ = heads
     n, m = q.shape[2], k.shape[2]
     i = torch.arange(m - n, m, device=q.device)[:, None]
     j = torch.arange(m, device=q.device)[None, :]
     return dense_bias(options.bias, q.shape[1], i, j)[None]  # (1, h, n, m)
 
 
-def _request(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, options: AttendOptions) -> Request:
+def _request(heads: HeadTensors, pattern: Pattern, options: AttendOptions) -> Request:
+    q, k, _ = heads
     return Request(
         pattern=pattern,
         batch=q.shape[0],
@@ -345,7 +321,7 @@ def _request(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, options: AttendO
         m=k.shape[2],
         device=device_of(q),
         dtype=q.dtype,
-        learning=torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)),
+        learning=torch.is_grad_enabled() and any(x.requires_grad for x in heads),
         masked=options.valid is not None or options.segments is not None,
         biased=options.bias is not None,
         dropout=options.dropout,
@@ -369,6 +345,9 @@ def _check(
     kernel: str,
     scale: float | None,
 ) -> None:
+    for name, given in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(given, Tensor):
+            raise WeftError(f"{name} is a tensor (batch, heads, length, width); got {type(given)}")
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if any(x.dim() != 4 for x in (q, k, v)):
         raise WeftError(f"q, k and v are (batch, heads, length, width); got {shapes}")

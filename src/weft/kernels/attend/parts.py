@@ -22,6 +22,14 @@ from weft.patterns import Full, Order
 from weft.patterns.lower import Part
 
 
+class HeadTensors(NamedTuple):
+    """What attends: queries (b, h, n, d), keys and values (b, g, m, d)."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+
+
 class AttendOptions(NamedTuple):
     """The settings of one call of `attend`."""
 
@@ -37,21 +45,20 @@ class AttendOptions(NamedTuple):
 
 
 def run_lowered(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    heads: HeadTensors,
     chosen: Choice,
     labels: KeyLabels | None,
     options: AttendOptions,
 ) -> tuple[Tensor, Tensor]:
     """Parts merge; rows computed in a separate pass replace theirs."""
-    lowered, options = chosen.lowered, options._replace(block=chosen.block)
+    (q, k, v), lowered = heads, chosen.lowered
+    options = options._replace(block=chosen.block)
     assert lowered is not None
     separate = lowered.apart
     rows = own = own_lse = None
     if separate is not None:
         rows = _index(separate.rows, -1, 0, q.device)
-        own, own_lse = _run_rows(q, k, v, separate, labels, options)
+        own, own_lse = _run_rows(heads, separate, labels, options)
     if chosen.one_pass:
         settings = {"block": options.block, "scale": options.scale, "labels": labels}
         settings["dropout"] = options.dropout
@@ -59,7 +66,7 @@ def run_lowered(
         out, lse = block_sparse_attention(q, k, v, lowered, instead=instead, **settings)
         rows = rows if instead is None else None
     else:
-        parts = [_run_part(q, k, v, part, labels, options) for part in lowered.parts]
+        parts = [_run_part(heads, part, labels, options) for part in lowered.parts]
         out, lse = merge(parts)
     if rows is not None and own is not None:
         out = out.index_copy(2, rows, own)
@@ -68,37 +75,28 @@ def run_lowered(
 
 
 def _run_rows(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    part: Part,
-    labels: KeyLabels | None,
-    options: AttendOptions,
+    heads: HeadTensors, part: Part, labels: KeyLabels | None, options: AttendOptions
 ) -> tuple[Tensor, Tensor | None]:
     """Few rows over all keys: dense, by torch's kernel where it can."""
+    q, k, v = heads
     plain = labels is None and options.bias is None and type(part.pattern) is Full
     if plain and not (options.lse and q.is_cuda):
         rows = _take(q, _index(part.rows, -1, 0, q.device))
         return torch_attention(rows, k, v, None, False, options)
-    return _run_part(q, k, v, part, labels, options)
+    return _run_part(heads, part, labels, options)
 
 
 def _run_part(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    part: Part,
-    labels: KeyLabels | None,
-    options: AttendOptions,
+    heads: HeadTensors, part: Part, labels: KeyLabels | None, options: AttendOptions
 ) -> tuple[Tensor, Tensor]:
     """Bring q, k and v into the order of the part, attend, and bring the result back."""
     if part.fold > 1:
-        return _run_folded(q, k, v, part, labels, options)
-    n, m = q.shape[2], k.shape[2]
+        return _run_folded(heads, part, labels, options)
+    (q, k, v), n, m = heads, heads.q.shape[2], heads.k.shape[2]
     rows, cols = _index(part.rows, n, m - n, q.device), _index(part.cols, m, 0, q.device)
-    q, k, v = _take(q, rows), _take(k, cols), _take(v, cols)
+    taken = HeadTensors(_take(q, rows), _take(k, cols), _take(v, cols))
     labels = labels and labels.take(rows, cols)
-    out, lse = _attend_part(q, k, v, part, labels, options.bias, options)
+    out, lse = _attend_part(taken, part, labels, options.bias, options)
     if rows is not None and len(rows) == n:
         back = rows.argsort()
         out, lse = out[:, :, back], lse[:, :, back]
@@ -106,25 +104,20 @@ def _run_part(
 
 
 def _run_folded(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    part: Part,
-    labels: KeyLabels | None,
-    options: AttendOptions,
+    heads: HeadTensors, part: Part, labels: KeyLabels | None, options: AttendOptions
 ) -> tuple[Tensor, Tensor]:
     """Residue classes become rows of the batch, and each is a sequence of its own."""
-    n, s, bias = q.shape[2], part.fold, options.bias
+    n, s, bias = heads.q.shape[2], part.fold, options.bias
     if labels is None and part.length * s > n and not part.pattern.causal:
-        labels = make_labels(torch.ones_like(q[:, 0, :, 0], dtype=torch.bool), None, n)
+        labels = make_labels(torch.ones_like(heads.q[:, 0, :, 0], dtype=torch.bool), None, n)
     if labels is None and bias is None:
-        q, k, v = (_fold(x, s).flatten(1, 2) for x in (q, k, v))  # (b, s·h, n / s, d)
-        out, lse = _attend_part(q, k, v, part, None, None, options)
+        folded = HeadTensors(*(_fold(x, s).flatten(1, 2) for x in heads))  # (b, s·h, n / s, d)
+        out, lse = _attend_part(folded, part, None, None, options)
         return _unfold(out.unflatten(1, (s, -1)), n), _unfold(lse.unflatten(1, (s, -1)), n)
-    q, k, v = (_fold(x, s).flatten(0, 1) for x in (q, k, v))  # (b·s, h, n / s, d)
+    folded = HeadTensors(*(_fold(x, s).flatten(0, 1) for x in heads))  # (b·s, h, n / s, d)
     # A bias depends on the distance i − j, which grows s times as fast.
     wide = bias and (lambda head, i, j: bias(head, i * s, j * s))
-    out, lse = _attend_part(q, k, v, part, labels and labels.fold(s), wide, options)
+    out, lse = _attend_part(folded, part, labels and labels.fold(s), wide, options)
     return _unfold(out.unflatten(0, (-1, s)), n), _unfold(lse.unflatten(0, (-1, s)), n)
 
 
@@ -157,9 +150,7 @@ def _take(x: Tensor, index: Tensor | None) -> Tensor:
 
 
 def _attend_part(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    heads: HeadTensors,
     part: Part,
     labels: KeyLabels | None,
     bias: Bias | None,
@@ -168,8 +159,8 @@ def _attend_part(
     """One part, q, k and v in its order, by the kernel of the call."""
     settings = {"block": options.block, "scale": options.scale, "labels": labels}
     if options.kernel == "flex":
-        return flex_part(q, k, v, part, bias=bias, **settings)
+        return flex_part(*heads, part, bias=bias, **settings)
     if options.kernel == "triton":
-        return block_sparse_part(q, k, v, part, dropout=options.dropout, **settings)
+        return block_sparse_part(*heads, part, dropout=options.dropout, **settings)
     settings["block"] = part.fit(options.block)
-    return gather_attention(q, k, v, part, bias=bias, dropout=options.dropout, **settings)
+    return gather_attention(*heads, part, bias=bias, dropout=options.dropout, **settings)

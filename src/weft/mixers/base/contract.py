@@ -184,6 +184,19 @@ class Mixer(nn.Module):
         The outcome is a function of parameters, buffers and `step`, not of how often it is called.
         """
 
+    def refuse_positions(self, reason: str, instead: str = "use positions=None") -> None:
+        """Refuse positions inside attention."""
+        if self.frame.positions is not None:
+            raise Unsupported(f"{reason}; got positions={self.frame.positions}; {instead}")
+
+    def refuse_groups(self) -> None:
+        """Refuse keys that several heads share."""
+        if self.frame.kv_heads != self.frame.heads:
+            raise Unsupported(
+                f"{self.config.name} has no keys to group; got kv_heads={self.frame.kv_heads}; "
+                "use kv_heads=None"
+            )
+
     def _need_causal(self) -> None:
         """Refuse to decode unless the mixer was built causal."""
         if not self.frame.causal:
@@ -346,6 +359,8 @@ class AttentionMixer(Mixer):
 def _check_sequence(name: str, x: Tensor, dim: int) -> None:
     if x.dim() != 3 or x.shape[-1] != dim:
         raise WeftError(f"{name} is (batch, length, {dim}); got {tuple(x.shape)}")
+    if not x.is_floating_point():
+        raise WeftError(f"{name} holds numbers of some float type; got {x.dtype}: embed ids first")
 
 
 def _check_valid(name: str, valid: Tensor, x: Tensor) -> None:

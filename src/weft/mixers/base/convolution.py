@@ -10,17 +10,16 @@ padding u is 0, and weights there are not shared out to the others. The frame's 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.errors import Unsupported, WeftError
+from weft.errors import WeftError, at_least
 from weft.kernels.block_sparse.band import tap_sum
 from weft.layers.projections.dense import join_heads, split_heads
 from weft.mixers.base import Frame, Mixer, State
-from weft.patterns.sequence import at_least
 
 
 def kernel_at(kernel: int | tuple[int, ...], layer: int, name: str) -> int:
@@ -43,6 +42,21 @@ def check_kernel(kernel: int | tuple[int, ...]) -> None:
         raise WeftError("kernel is one number, or one per layer; got none")
 
 
+@dataclass(frozen=True, kw_only=True)
+class ConvolutionConfig:
+    """Of mixers that weigh neighbours by a kernel."""
+
+    kernel: int | tuple[int, ...] = 31  # tokens read, itself included; several: one per layer
+
+    def __post_init__(self) -> None:
+        check_kernel(self.kernel)
+
+    @classmethod
+    def variants(cls) -> tuple[Self, ...]:
+        """Settings that the contract suite tests."""
+        return cls(kernel=7), cls(kernel=(4,))
+
+
 @dataclass(kw_only=True)
 class ConvolutionState(State):
     """The last kernel − 1 inputs of the convolution."""
@@ -58,16 +72,8 @@ class ConvolutionMixer(Mixer):
 
     def __init__(self, config: Any, frame: Frame) -> None:
         super().__init__(config, frame)
-        if frame.positions is not None:
-            raise Unsupported(
-                f"{config.name} knows offsets by its taps; got positions={frame.positions}; "
-                "use positions=None"
-            )
-        if frame.kv_heads != frame.heads:
-            raise Unsupported(
-                f"{config.name} has no keys to group; got kv_heads={frame.kv_heads}; "
-                "use kv_heads=None"
-            )
+        self.refuse_positions(f"{config.name} knows offsets by its taps")
+        self.refuse_groups()
         self.kernel = kernel_at(config.kernel, frame.layer, config.name)
         self.before = self.kernel - 1 if frame.causal else (self.kernel - 1) // 2
         inner = frame.heads * frame.head_dim

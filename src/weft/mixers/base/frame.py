@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, overload
 
 from weft.config import config
-from weft.errors import WeftError
+from weft.errors import WeftError, at_least
 from weft.layers.marks import Mark
 from weft.layers.positions import PositionConfig
 from weft.layers.projections.dense import DenseProjection, ProjectionConfig
@@ -71,9 +71,7 @@ class Frame:
     derives = ("head_dim", "kv_heads")
 
     def __post_init__(self) -> None:
-        for name in ("dim", "heads"):
-            if getattr(self, name) < 1:
-                raise WeftError(f"{name} is at least 1; got {name}={getattr(self, name)}")
+        at_least(1, dim=self.dim, heads=self.heads)
         if self.head_dim is None:
             if self.dim % self.heads:
                 raise WeftError(

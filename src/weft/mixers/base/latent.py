@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from weft.errors import Unsupported
 from weft.layers.cross_attention import CrossAttention
 from weft.mixers.base import Frame, Mixer
 
@@ -18,14 +17,6 @@ class LatentMixer(Mixer):
     def latents_of(self, source: Tensor, real: Tensor | None, *, plain: bool) -> Tensor:
         """(b, m, c), real where real (b, m) -> (b, r, c); `plain`: by the equation."""
         raise NotImplementedError(f"{type(self).__name__} has to define latents_of")
-
-    def refuse_positions(self, reason: str) -> None:
-        """Refuse positions inside attention."""
-        if self.frame.positions is not None:
-            raise Unsupported(
-                f"{reason}; got positions={self.frame.positions}; use positions=None, and embed "
-                "positions"
-            )
 
     def mix(
         self,

@@ -21,9 +21,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from weft.errors import Unsupported
 from weft.layers.padding import take
-from weft.mixers.base import Frame, Mixer, State
+from weft.mixers.base import Frame, Mixer, State, Traits
 
 Memory = tuple[Tensor, ...]
 
@@ -39,6 +38,21 @@ class RecurrentState(State):
 
     def select(self, rows: Tensor) -> RecurrentState:
         return RecurrentState(self.position, tuple(part[rows] for part in self.cell))
+
+
+def recurrent_traits(paper: str, *, state: str, graph: str) -> Traits:
+    """The traits of a cell with matrices of channels; `graph`: why it is not part of one."""
+    return Traits(
+        family="recurrence",
+        paper=paper,
+        time="n c²",
+        memory="n c",
+        context_parallel="the state of the rank before, in turn",
+        state=state,
+        causal=True,
+        compiles=False,
+        note=f"a recurrence runs along one sequence; {graph}",
+    )
 
 
 class RecurrentCell(nn.Module):
@@ -64,16 +78,8 @@ class RecurrentMixer(Mixer):
 
     def __init__(self, config: Any, frame: Frame) -> None:
         super().__init__(config, frame)
-        if frame.positions is not None:
-            raise Unsupported(
-                f"{config.name} knows the order of tokens by itself; got "
-                f"positions={frame.positions}; use positions=None"
-            )
-        if frame.kv_heads != frame.heads:
-            raise Unsupported(
-                f"{config.name} has no keys to group; got kv_heads={frame.kv_heads}; "
-                "use kv_heads=None"
-            )
+        self.refuse_positions(f"{config.name} knows the order of tokens by itself")
+        self.refuse_groups()
         count = 1 if frame.causal else 2
         self.cells = nn.ModuleList(config.cell(frame) for _ in range(count))
         self.to_out = nn.Linear(count * frame.dim, frame.dim, bias=frame.bias)

@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.errors import Unsupported
 from weft.kernels.dense.reference import expand_heads
 from weft.layers.projections.dense import split_heads
 from weft.mixers.base import AttentionMixer, Frame
@@ -26,11 +25,7 @@ class RelativeAttention(AttentionMixer):
 
     def __init__(self, config: Any, frame: Frame) -> None:
         super().__init__(config, frame)
-        if frame.positions is not None:
-            raise Unsupported(
-                f"{config.name} has relative positions of its own and takes no others; "
-                f"got {frame.positions}, use positions=None"
-            )
+        self.refuse_positions(f"{config.name} has relative positions of its own")
         self.to_r = nn.Linear(frame.dim, frame.heads * frame.head_dim, bias=False)
         self.content_bias = nn.Parameter(torch.randn(frame.heads, frame.head_dim) * 0.02)  # u
         self.distance_bias = nn.Parameter(torch.randn(frame.heads, frame.head_dim) * 0.02)  # v

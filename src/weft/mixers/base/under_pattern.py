@@ -28,11 +28,37 @@ from weft.kernels.planner.context import outside_graphs
 from weft.layers.cache import append
 from weft.layers.marks import Mark
 from weft.layers.padding import zero_padding
-from weft.mixers.base import AttentionMixer, Frame, State
+from weft.mixers.base import AttentionMixer, Frame, State, Traits
 from weft.patterns import Causal, Full, Pattern
 from weft.patterns.derive import keeps, mask
 
 SEGMENTS = Mark("segments", "number", "the document of a packed row that a token belongs to")
+
+
+def pattern_traits(
+    paper: str,
+    *,
+    time: str,
+    memory: str,
+    state: str,
+    context_parallel: str,
+    pair: str = "blocks pair",
+    marks: tuple[Mark, ...] = (SEGMENTS,),
+) -> Traits:
+    """The traits of exact attention under a pattern that can be causal; `pair`: what pairs whom."""
+    return Traits(
+        family="fixed pattern",
+        paper=paper,
+        time=time,
+        memory=memory,
+        state=state,
+        context_parallel=context_parallel,
+        exact=True,
+        causal=True,
+        compiles=False,
+        note=f"{pair} positions of one sequence; its layout is planned outside the graph",
+        marks=marks,
+    )
 
 
 @dataclass(kw_only=True)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,15 @@ DepthConfig = Annotated[Any, DEPTHS]  # a config, a table or a spec string
 Through = Callable[[Tensor, int], Tensor]
 
 
+class PassageInputs(NamedTuple):
+    """What a rule gets besides x and the layers."""
+
+    valid: Tensor | None = None  # (b, n), as the layers get it
+    context: Tensor | None = None  # as the layers get it
+    position: int | None = None  # tokens that were decoded before; None: this is a forward
+    seen: list[Tensor] | None = None  # takes what leaves each layer
+
+
 class Passage(nn.Module):
     """Every layer once, and what the other rules change of it."""
 
@@ -45,25 +54,12 @@ class Passage(nn.Module):
         super().__init__()
         self.layers = layers
 
-    def forward(
-        self,
-        x: Tensor,
-        through: Through,
-        *,
-        valid: Tensor | None = None,
-        context: Tensor | None = None,
-        position: int | None = None,
-        seen: list[Tensor] | None = None,
-    ) -> Tensor:
-        """(b, n, c) -> (b, n, c); `position` tokens were decoded before, None: this is a forward.
-
-        `valid` and `context` are what the layers get besides x. `seen`, if given, takes what leaves
-        each layer.
-        """
+    def forward(self, x: Tensor, through: Through, given: PassageInputs) -> Tensor:
+        """(b, n, c) -> (b, n, c)."""
         for layer in range(self.layers):
-            x = self.pass_layer(x, through, layer, context)
-            if seen is not None:
-                seen.append(x)
+            x = self.pass_layer(x, through, layer, given.context)
+            if given.seen is not None:
+                given.seen.append(x)
         return x
 
     def pass_layer(self, x: Tensor, through: Through, layer: int, context: Tensor | None) -> Tensor:
@@ -128,22 +124,12 @@ class LayerDropPassage(Passage):
         self.kept = self.config.kept(self.layers, step, self.stack)
         self.coins.copy_(torch.tensor(self.kept))
 
-    def forward(
-        self,
-        x: Tensor,
-        through: Through,
-        *,
-        valid: Tensor | None = None,
-        context: Tensor | None = None,
-        position: int | None = None,
-        seen: list[Tensor] | None = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, through: Through, given: PassageInputs) -> Tensor:
         """(b, n, c) -> (b, n, c)."""
         if self.training and not self.drawn and not _fixed(x):
             self._toss(self.counted)
             self.counted += 1
-        given = {"valid": valid, "context": context, "position": position, "seen": seen}
-        return super().forward(x, through, **given)
+        return super().forward(x, through, given)
 
     def pass_layer(self, x: Tensor, through: Through, layer: int, context: Tensor | None) -> Tensor:
         """One layer, if its coin says so."""

@@ -35,7 +35,7 @@ from weft.layers.norm import Norm
 from weft.layers.padding import real_tokens
 from weft.mixers import MIXERS, Frame, FullAttention, Mixer, MixerConfig, State
 from weft.models.stack.assemble import build_sublayers, check_shared, tie
-from weft.models.stack.depth import DepthConfig, Every
+from weft.models.stack.depth import DepthConfig, Every, PassageInputs
 from weft.models.stack.known_marks import check_known
 from weft.models.stack.order import (
     CROSSING,
@@ -274,7 +274,7 @@ class StackModule(nn.Module):
 
         if taps is not None:
             taps.append(x)
-        return self.norm(self.depth(x, through, valid=valid, context=context, seen=taps))
+        return self.norm(self.depth(x, through, PassageInputs(valid, context, seen=taps)))
 
     def check_marks(self, marks: Marks | None, x: Tensor, seen: Tensor | None = None) -> None:
         """Refuse marks that no mixer of this stack knows, or that do not fit x (b, n, c)."""
@@ -310,7 +310,7 @@ class StackModule(nn.Module):
             return x
 
         position = next((state.position for state in states if state is not None), 0)
-        return self.norm(self.depth(x, through, position=position)), following
+        return self.norm(self.depth(x, through, PassageInputs(position=position))), following
 
     def _step_reversible(
         self, x: Tensor, states: list[State | None], given: StackInputs

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from weft.errors import WeftError
 from weft.layers.embedding import sinusoid
-from weft.models.stack.depth import DEPTHS, Passage, Through
+from weft.models.stack.depth import DEPTHS, Passage, PassageInputs, Through
 
 
 @DEPTHS.register("universal")
@@ -82,17 +82,9 @@ class UniversalPassage(Passage):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "cost": None}  # it belongs to a graph, which cannot be copied
 
-    def forward(
-        self,
-        x: Tensor,
-        through: Through,
-        *,
-        valid: Tensor | None = None,
-        context: Tensor | None = None,
-        position: int | None = None,
-        seen: list[Tensor] | None = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, through: Through, given: PassageInputs) -> Tensor:
         """(b, n, c) -> (b, n, c)."""
+        valid, position = given.valid, given.position
         where = None if self.signals is not None else _positions(x, valid, position or 0)
         if self.to_halt is None:
             for t in range(self.layers):

@@ -50,7 +50,8 @@ class PowerBert(Encoder):
         layers, stack = self.stack.order.count("s"), self.stack
         if len(self.keep) != layers or any(not 0 < share <= 1 for share in self.keep):
             raise WeftError(
-                f"keep has one share in (0, 1] for each of {layers} 's' sublayers; got {self.keep}"
+                f"keep has one share in (0, 1] for each of {layers} 's' sublayers; got "
+                f"{self.keep}: give {layers} shares, or a stack of layers={len(self.keep)}"
             )
         if any(a < b for a, b in zip(self.keep, self.keep[1:], strict=False)):
             raise WeftError(f"a dropped token does not return: keep never grows; got {self.keep}")

@@ -114,7 +114,14 @@ def read_rules(given: Any) -> dict[str, MarkRule]:
             raise WeftError(f"no mixer knows a mark {name!r}; {suggest(name, known)}")
         if not isinstance(rule, str):
             raise WeftError(f'marks.{name} is a rule such as "first(1)"; got {rule!r}')
-    return {name: MARKS.parse(rule) for name, rule in given.items()}
+    return {name: _parsed(name, rule) for name, rule in given.items()}
+
+
+def _parsed(name: str, rule: str) -> MarkRule:
+    try:
+        return MARKS.parse(rule)
+    except WeftError as error:
+        raise WeftError(f"marks.{name}: {error}") from error
 
 
 def marks_by(
