@@ -1,6 +1,6 @@
 """A Transformers model under a pattern on a GPU: our kernels run, and the numbers are right.
 
-Needs transformers. As a script: `PYTHONPATH=src python -m pytest -m gpu tests/gpu/test_plug_gpu.py`.
+Needs transformers. As a script: `python -m pytest -m gpu tests/gpu/test_plug_gpu.py`.
 """
 
 import pytest
