@@ -147,6 +147,7 @@ def _made(case: dict[str, Any]) -> Any:
         length=case.get("longest", 64),
         layer=case.get("layer", 0),
         positions=_positions(case.get("positions")),
+        dropout=case.get("dropout", 0.0),
         **({"projection": case["projection"]} if "projection" in case else {}),
     )
     config = MIXERS.parse(case["mixer"])
@@ -249,7 +250,8 @@ def _number(far: float) -> float:
 def model(case: dict[str, Any], skip: int | None = None) -> dict[str, Any]:
     """A model with its loss: split against unsplit, whole batches in, gradients averaged.
 
-    settings (of a model config), lengths, padding (where: "left" or "right"), compiled
+    settings (of a model config), lengths, padding (where: "left" or "right"), compiled, source
+    (tokens of an encoder-decoder's source)
     """
     import copy
 
@@ -266,17 +268,18 @@ def model(case: dict[str, Any], skip: int | None = None) -> dict[str, Any]:
         index, lengths = torch.arange(case["n"]), torch.tensor(case["lengths"])[:, None]
         left = case.get("padding") == "left"
         valid = index >= case["n"] - lengths if left else index < lengths
+    source = torch.randint(0, 11, (3, case["source"])) if "source" in case else None
     whole = copy.deepcopy(built)
-    loss_of(whole, ids, valid).backward()
+    loss_of(whole, ids, valid, source).backward()
     group = split(built)
     leave_out(group.link, skip)
     run = torch.compile(built, backend="eager") if case.get("compiled") else built
-    loss = loss_of(run, ids, valid)
+    loss = loss_of(run, ids, valid, source)
     group.link.calls = 0 if skip is None else group.link.calls
     loss.backward()
     calls = group.link.calls
     group.average_gradients(built.parameters())
-    differences = {"loss": _far(loss, loss_of(whole, ids, valid))}
+    differences = {"loss": _far(loss, loss_of(whole, ids, valid, source))}
     for (name, a), b in zip(built.named_parameters(), whole.parameters(), strict=True):
         if b.grad is not None and a.grad is not None:
             differences[name] = _far(a.grad, b.grad)
@@ -285,7 +288,7 @@ def model(case: dict[str, Any], skip: int | None = None) -> dict[str, Any]:
     return {"worst": worst, "far": differences[worst], "calls": calls}
 
 
-def loss_of(built: Any, ids: Any, valid: Any) -> Any:
+def loss_of(built: Any, ids: Any, valid: Any, source: Any = None) -> Any:
     """Of a language model its next tokens, of a classifier the first token of each document."""
     import torch
 
@@ -293,6 +296,9 @@ def loss_of(built: Any, ids: Any, valid: Any) -> Any:
     from weft.objectives.causal_lm import next_token_loss
 
     plain = getattr(built, "_orig_mod", built)
+    if source is not None:
+        scores = built(ids, source=source, valid=valid)
+        return torch.nn.functional.cross_entropy(scores.flatten(0, 1), ids.flatten())
     if hasattr(plain, "output"):
         found = next_token_loss(built, ModelInputs(ids, valid))
         return found.total / found.count
@@ -323,7 +329,32 @@ def window(case: dict[str, Any]) -> dict[str, Any]:
     return {"each": found}
 
 
+def dropout(case: dict[str, Any]) -> dict[str, Any]:
+    """With dropout, the gradient of a split mixer against a difference of its own outputs."""
+    import torch
+
+    from weft.scale.context import split
+
+    mixer, _, x = _made(case)
+    group = split(mixer.train())
+    x, way = group.cut(x).requires_grad_(), group.cut(torch.randn_like(x))
+    weight = torch.randn_like(x)
+
+    def total(moved: Any) -> Any:
+        torch.manual_seed(5 + group.link.rank)
+        return (mixer(moved) * weight).sum()
+
+    total(x).backward()
+    step = 1e-5
+    with torch.no_grad():
+        slope = (total(x + step * way) - total(x - step * way)) / (2 * step)
+    both = torch.stack([slope.detach(), (x.grad * way).sum()])
+    torch.distributed.all_reduce(both)
+    return {"far": float((both[0] - both[1]).abs() / both[0].abs())}
+
+
 CHECKS = {"compare": compare, "skipped": _skipped, "model": model, "window": window}
+CHECKS |= {"dropout": dropout}
 
 if __name__ == "__main__":
     import torch  # noqa: F401  # loaded once, before the ranks fork

@@ -21,9 +21,9 @@ ROWS = [LENGTH, LENGTH // 2 - 1, 3]  # real tokens: all, up to an inner rank, on
 Case = dict[str, Any]
 
 
-def language_model(mixer: str, positions: str, inside: str | None = None) -> Case:
+def language_model(mixer: str, positions: str, inside: str | None = None, **more: Any) -> Case:
     frame = {"dim": 16, "heads": 2, "length": 64, "positions": inside}
-    stack = {"order": "sfsf", "frame": frame, "mixer": mixer, "feedforward": "dense"}
+    stack = {"order": "sfsf", "frame": frame, "mixer": mixer, "feedforward": "dense", **more}
     trunk = {"name": "decoder", "embedding": {"vocab": 11, "positions": positions}, "stack": stack}
     return {"name": "language_model", "trunk": trunk}
 
@@ -78,7 +78,21 @@ MODELS = [
     {"settings": language_model("full", "sinusoidal"), "n": 36, "compiled": True},
     {"settings": classifier("longformer(window=5)"), "n": LENGTH, "lengths": [37, 20, 3]},
 ]
+MODELS += [
+    {"settings": language_model("full", "learned", recompute=kind), "n": LENGTH}
+    for kind in ("checkpoint", "reversible")
+]
+SIDES = {
+    "encoder": language_model("full", "learned")["trunk"] | {"name": "encoder"},
+    "decoder": language_model("full", "learned", order="scf")["trunk"],
+}
+BOTH = {"name": "language_model", "trunk": {"name": "encoder_decoder", **SIDES}}
+MODELS.append({"settings": BOTH, "n": LENGTH, "source": 38})
 MODELS = [{"check": "model", **each} for each in MODELS]
+DROPPED = [
+    {"check": "dropout", "dropout": 0.3, **case(mixer, True)}
+    for mixer in ("full", "sliding_window(window=5)")
+]
 WINDOW = {"check": "window", "pattern": "causal & sliding(16)", "lengths": [128, 256, 1024]}
 DENSE = {"check": "window", "pattern": "full()", "lengths": [64, 128]}
 TWINS = [{"check": "skipped", **SMALL[at]} for at in (0, 1, 2)]
@@ -162,6 +176,8 @@ def test_every_mixer_on_shards():
         }
     )
     assert wrong(compared(pairs[2])) + wrong(compared(pairs[4])) == []
+    slopes = asked_of({2: DROPPED})[2]
+    assert [pair for pair in slopes if not pair[1].get("far", 1.0) < 1e-6] == []
     skipped = [pair for pair in pairs[2] if pair[0].get("check") == "skipped"]
     assert [pair for pair in skipped if not min(pair[1].get("each", [0.0])) > FELT] == []
 
