@@ -82,3 +82,13 @@ def check_width(activation: str, expansion: float, hidden: int | None) -> None:
 def width(expansion: float, hidden: int | None, dim: int) -> int:
     """Hidden units: `hidden` where it is given, else expansion · dim."""
     return hidden or max(1, round(expansion * dim))
+
+
+def divided(name: str, count: int, ways: int) -> int:
+    """The share of one of `ways` ranks, of units that tensor parallel splits evenly."""
+    if count % ways:
+        raise WeftError(
+            f"tp splits {name} evenly: {name}={count} is not a multiple of tp={ways}; change "
+            "[training.mesh] tp, or the feed-forward"
+        )
+    return count // ways

@@ -32,6 +32,9 @@ class FeedForwardTraits:
     parameters: str  # in c channels, h hidden units, e experts
     time: str  # multiplications per token
     tokenwise: bool = True  # tokens share nothing in training either
+    # Tensor parallel: what ranks have shares of, "hidden" units or "heads" (the config has
+    # `share`), "inside" (of `inner`), "experts" (by ep instead); or else why not.
+    tensor: str = "hidden"
 
 
 class FeedForward(nn.Module):

@@ -41,6 +41,7 @@ class Chunked:
         paper="Kitaev et al. 2020, https://arxiv.org/abs/2001.04451",
         parameters="those of `inner`",
         time="that of `inner`, and one more forward in training",
+        tensor="inside",
     )
 
     def __post_init__(self) -> None:

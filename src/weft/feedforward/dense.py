@@ -14,7 +14,7 @@ Differs from them: the activation is a choice, gelu by default; gates have biase
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
@@ -23,6 +23,7 @@ from weft.feedforward.activations import (
     GATES,
     activation_of,
     check_width,
+    divided,
     width,
 )
 from weft.feedforward.base import FEEDFORWARDS, FeedForward, FeedForwardTraits
@@ -49,6 +50,12 @@ class Dense:
 
     def __post_init__(self) -> None:
         check_width(self.activation, self.expansion, self.hidden)
+
+    def share(self, dim: int, ways: int) -> Dense:
+        """The config of one of `ways` ranks, each with some of the hidden units."""
+        return replace(
+            self, hidden=divided("hidden", width(self.expansion, self.hidden, dim), ways)
+        )
 
     def build(self, dim: int, dropout: float = 0.0, bias: bool = True) -> DenseFeedForward:
         return DenseFeedForward(self, dim, dropout, bias)

@@ -47,6 +47,8 @@ class ExpertLinear(nn.Module):
 class Experts(nn.Module):
     """The experts of one layer."""
 
+    elsewhere = False  # whether other devices hold some of them
+
     def __init__(
         self, count: int, dim: int, hidden: int, activation: str, dropout: float, bias: bool
     ) -> None:

@@ -29,6 +29,7 @@ class Gate:
         paper="Dauphin et al. 2016, https://arxiv.org/abs/1612.08083",
         parameters="2·c²",
         time="2·c²",
+        tensor="it has no hidden units: both matrices give channels of the model",
     )
 
     def build(self, dim: int, dropout: float = 0.0, bias: bool = True) -> GateFeedForward:

@@ -58,6 +58,7 @@ class GShard:
         parameters="2·e·c·h + e·c",
         time="4·c·h + e·c",
         tokenwise=False,
+        tensor="experts",
     )
 
     def __post_init__(self) -> None:
@@ -105,7 +106,13 @@ class GShardFeedForward(RoutedFeedForward):
         return self.config.balance * ((first / size) * (share / size)).mean()
 
     def _per_group(self, values: Tensor) -> Tensor:
-        """Sums over each group: (t, e) -> (g, e)."""
-        group = min(self.config.group, len(values))
-        padded = F.pad(values, (0, 0, 0, -len(values) % group))
-        return padded.unflatten(0, (-1, group)).sum(1)
+        """Sums over each group, which devices may share: (t, e) -> (g, e)."""
+        ranks, rank = self.across.ranks, self.across.rank
+        tokens = len(values) * ranks
+        group = min(self.config.group, tokens)
+        if ranks == 1:
+            padded = F.pad(values, (0, 0, 0, -tokens % group))
+            return padded.unflatten(0, (-1, group)).sum(1)
+        number = torch.arange(len(values), device=values.device) + rank * len(values)
+        sums = values.new_zeros(-(-tokens // group), values.shape[1])
+        return self.across.sum(sums.index_add(0, number // group, values))

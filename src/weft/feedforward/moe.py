@@ -57,6 +57,7 @@ class MixtureOfExperts:
         parameters="2·e·c·h + 2·e·c",
         time="2·k·c·h + 2·e·c",
         tokenwise=False,
+        tensor="experts",
     )
 
     def __post_init__(self) -> None:
@@ -119,12 +120,12 @@ class MixtureFeedForward(RoutedFeedForward):
         choice = scores.topk(config.top, dim=-1).indices
         gates = scores.gather(1, choice).softmax(-1)
         dense = torch.zeros_like(scores).scatter(1, choice, gates)  # (t, e)
-        total = config.importance * variation(mean(dense, real))
+        total = config.importance * variation(mean(dense, real, self.across))
         if config.load and config.top < config.experts:
             assert spread is not None  # a load loss needs noise, and this is training
             chance = self.chances(scores, clean, spread)
-            total = total + config.load * variation(mean(chance, real))
-        return total + config.balance * balance_loss(scores.softmax(-1), choice, real)
+            total = total + config.load * variation(mean(chance, real, self.across))
+        return total + config.balance * balance_loss(scores.softmax(-1), choice, real, self.across)
 
     def chances(self, scores: Tensor, clean: Tensor, spread: Tensor) -> Tensor:
         """P (t, e): the chance of an expert to be among the k when its noise is drawn again."""

@@ -17,13 +17,15 @@ Differs from it: one optimiser for all; dense gradients of the values.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from weft.errors import WeftError, at_least
+from weft.feedforward.activations import divided
 from weft.feedforward.base import FEEDFORWARDS, FeedForward, FeedForwardTraits
+from weft.layers.across import ALONE, Across
 
 
 @FEEDFORWARDS.register("product_key")
@@ -43,6 +45,7 @@ class ProductKey:
         parameters="keys²·c + heads·key_dim·(c + keys)",
         time="heads·(key_dim·(c + keys) + k² + k·c)",
         tokenwise=False,
+        tensor="heads",
     )
 
     def __post_init__(self) -> None:
@@ -54,6 +57,10 @@ class ProductKey:
             )
         if self.key_dim < 2 or self.key_dim % 2:
             raise WeftError(f"a query has two halves, so key_dim is even; got {self.key_dim}")
+
+    def share(self, dim: int, ways: int) -> ProductKey:
+        """The config of one of `ways` ranks, each with some of the heads and all values."""
+        return replace(self, heads=divided("heads", self.heads, ways))
 
     def build(self, dim: int, dropout: float = 0.0, bias: bool = True) -> ProductKeyMemory:
         return ProductKeyMemory(self, dim, dropout, bias)
@@ -105,6 +112,7 @@ class TokenBatchNorm(nn.Module):
     def __init__(self, dim: int, momentum: float = 0.1, eps: float = 1e-5) -> None:
         super().__init__()
         self.momentum, self.eps = momentum, eps
+        self.across: Across = ALONE
         self.weight, self.bias = nn.Parameter(torch.ones(dim)), nn.Parameter(torch.zeros(dim))
         self.register_buffer("running_mean", torch.zeros(dim))
         self.register_buffer("running_var", torch.ones(dim))
@@ -120,11 +128,11 @@ class TokenBatchNorm(nn.Module):
         return (normal * self.weight + self.bias).to(x.dtype)
 
     def _statistics(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Mean and variance over real tokens; updates the running averages."""
+        """Mean and variance over the real tokens of all devices; updates the running averages."""
         share = x.new_ones(len(x), 1) if real is None else real[:, None].to(x.dtype)
-        count = share.sum().clamp(min=1)
-        mean = (x * share).sum(0) / count
-        variance = ((x - mean).square() * share).sum(0) / count
+        count = self.across.sum(share.sum()).clamp(min=1)
+        mean = self.across.sum((x * share).sum(0)) / count
+        variance = self.across.sum(((x - mean).square() * share).sum(0)) / count
         with torch.no_grad():
             unbiased = variance * count / (count - 1).clamp(min=1)
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)

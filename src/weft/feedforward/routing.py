@@ -12,8 +12,9 @@ detached: they train the router, not the layers below it, and are correct under 
 layer that runs several times in one forward (shared blocks) the last run counts.
 
 Capacity: in training each expert takes the first ⌈capacity · choices / experts⌉ of a call's pairs,
-in the order of the tokens; padding takes none. In evaluation the default is None, no limit: tokens
-then do not compete, and decoding step by step equals one forward over all.
+in the order of the tokens; padding takes none. Means and capacity are of the whole batch, also
+where several devices hold parts of it (`across`). In evaluation the default is None, no limit:
+tokens then do not compete, and decoding step by step equals one forward over all.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from weft.errors import WeftError
 from weft.feedforward.activations import check_width, width
 from weft.feedforward.base import FeedForward
 from weft.feedforward.experts import Experts
+from weft.kernels.experts.dispatch import within_capacity
+from weft.layers.across import ALONE, Across
 from weft.layers.choice import ReplayableChoice
 
 
@@ -77,6 +80,7 @@ class RoutedFeedForward(FeedForward):
         hidden = width(config.expansion, config.hidden, dim)
         self.experts = Experts(config.experts, dim, hidden, config.activation, dropout, bias)
         self.choice = ReplayableChoice()
+        self.across: Across = ALONE
         # Inputs of the router in the last training forward: tokens and noise, detached, and `real`.
         self.last: tuple[Tensor, Tensor | None, Tensor | None] | None = None
 
@@ -91,15 +95,24 @@ class RoutedFeedForward(FeedForward):
         choice, gate = self.route(seen, drawn)  # (t, k), (t, k)
         if real is not None:
             choice = choice.masked_fill(~real[:, None], self.config.experts)
-        y = self.experts(
-            flat,
-            choice,
-            gate,
-            complete=real is None and self.always(),
-            capacity=self.room(choice),
-            group=getattr(self.config, "group", None),
-        )
+        complete, room = real is None and self.always(), self.room(choice)
+        group = getattr(self.config, "group", None)
+        if room is not None and self.splits:
+            # Which pairs have room is settled among the devices; each then takes all that are left.
+            choice = self.with_room(choice, room, group)
+            complete, room = False, None
+        y = self.experts(flat, choice, gate, complete=complete, capacity=room, group=group)
         return y.unflatten(0, x.shape[:2])
+
+    @property
+    def splits(self) -> bool:
+        """Whether other devices hold parts of the batch, or some of the experts."""
+        return self.experts.elsewhere or (self.training and self.across.ranks > 1)
+
+    def with_room(self, choice: Tensor, room: int, group: int | None) -> Tensor:
+        """Choices (t, k) of this device; those beyond the room of an expert become none."""
+        across = self.across if self.training else ALONE
+        return within_capacity(choice, self.config.experts, room, group, across)
 
     def router_input(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Tokens (t, c) -> what the router reads, and the noise drawn for it."""
@@ -119,6 +132,7 @@ class RoutedFeedForward(FeedForward):
         if share is None:
             return None
         tokens, chosen = choice.shape
+        tokens *= self.across.ranks if self.training else 1
         tokens = min(tokens, getattr(self.config, "group", None) or tokens)
         return min(tokens * chosen, math.ceil(share * tokens * chosen / self.config.experts))
 
@@ -133,23 +147,28 @@ class RoutedFeedForward(FeedForward):
         raise NotImplementedError(f"{type(self).__name__} has to define losses")
 
 
-def mean(values: Tensor, real: Tensor | None) -> Tensor:
-    """The mean over real tokens: (t, ...) -> (...)."""
+def mean(values: Tensor, real: Tensor | None, across: Across = ALONE) -> Tensor:
+    """The mean over real tokens of all devices: (t, ...) -> (...)."""
     if real is None:
-        return values.mean(0)
+        own = values.mean(0)
+        return own if across.ranks == 1 else across.sum(own) / across.ranks
     weight = real.to(values.dtype)
-    return torch.tensordot(weight, values, 1) / weight.sum().clamp(min=1)
+    total = across.sum(torch.tensordot(weight, values, 1))
+    return total / across.sum(weight.sum()).clamp(min=1)
 
 
-def balance_loss(probability: Tensor, choice: Tensor, real: Tensor | None = None) -> Tensor:
+def balance_loss(
+    probability: Tensor, choice: Tensor, real: Tensor | None = None, across: Across = ALONE
+) -> Tensor:
     """Probabilities (t, e) and choices (t, k) -> e · Σ_i f_i P_i."""
     chosen = counted(choice, probability.shape[1]).to(probability.dtype)  # (t, e)
-    return probability.shape[1] * (mean(chosen, real) * mean(probability, real)).sum()
+    both = mean(chosen, real, across) * mean(probability, real, across)  # (e,)
+    return probability.shape[1] * both.sum()
 
 
-def z_loss(logits: Tensor, real: Tensor | None = None) -> Tensor:
+def z_loss(logits: Tensor, real: Tensor | None = None, across: Across = ALONE) -> Tensor:
     """(t, e) -> mean of logsumexp²."""
-    return mean(logits.logsumexp(-1).square(), real)
+    return mean(logits.logsumexp(-1).square(), real, across)
 
 
 def variation(total: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ Differs from it: `rescale`, which starts W2 √block larger, is the released cod
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 
 import torch
@@ -30,6 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.errors import WeftError
+from weft.feedforward.activations import divided
 from weft.feedforward.base import FEEDFORWARDS, FeedForward, FeedForwardTraits
 from weft.layers.choice import ReplayableChoice
 
@@ -77,6 +78,12 @@ class Sparse:
                 f"hidden={hidden}, block={self.block}; the next is hidden={whole}"
             )
         return whole
+
+    def share(self, dim: int, ways: int) -> Sparse:
+        """The config of one of `ways` ranks, each with some of the blocks."""
+        blocks = divided("hidden / block", self.units(dim) // self.block, ways)
+        rank = self.rank or max(_LEAST_RANK, dim // self.block)
+        return replace(self, hidden=blocks * self.block, rank=rank)
 
     def build(self, dim: int, dropout: float = 0.0, bias: bool = True) -> SparseFeedForward:
         return SparseFeedForward(self, dim, dropout, bias)

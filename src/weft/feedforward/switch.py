@@ -57,6 +57,7 @@ class Switch:
         parameters="2·e·c·h + e·c",
         time="2·c·h + e·c",
         tokenwise=False,
+        tensor="experts",
     )
 
     def __post_init__(self) -> None:
@@ -106,5 +107,5 @@ class SwitchFeedForward(RoutedFeedForward):
             return None
         logits = self.router(x)
         probability = logits.softmax(-1)
-        even = balance_loss(probability, probability.argmax(-1, keepdim=True), real)
-        return self.config.balance * even + self.config.z_loss * z_loss(logits, real)
+        even = balance_loss(probability, probability.argmax(-1, keepdim=True), real, self.across)
+        return self.config.balance * even + self.config.z_loss * z_loss(logits, real, self.across)

@@ -45,6 +45,7 @@ class WithSRU:
         parameters="those of `inner`, 2·c·units + 3·units²",
         time="that of `inner`, 2·c·units + 3·units²",
         tokenwise=False,
+        tensor="inside",
     )
 
     def __post_init__(self) -> None:

@@ -57,6 +57,7 @@ class AdaptiveSpan:
         causal=True,
         compiles=False,
         note="its spans are distances within one sequence; its layout is planned outside the graph",
+        tensor="its penalty is a mean over all heads",
     )
 
     def __post_init__(self) -> None:

@@ -62,6 +62,7 @@ class Compressive:
         causal=True,
         bidirectional=False,
         note="its keys are the segment and the past of the same sequence",
+        tensor="its reconstruction loss reads the matrices of all heads",
     )
 
     def __post_init__(self) -> None:

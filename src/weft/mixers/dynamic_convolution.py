@@ -36,6 +36,7 @@ class DynamicConvolution(ConvolutionConfig):
         state="c·(w − 1)",
         causal=True,
         note="a convolution runs along one sequence",
+        tensor="its heads share out the channels of the model",
     )
 
     def build(self, frame: Frame) -> DynamicConvolutionMixing:

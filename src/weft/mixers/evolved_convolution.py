@@ -64,6 +64,7 @@ class EvolvedConvolution:
             state="34·c" if self.cell == "encoder" else "22·c",
             causal=True,
             note="a convolution runs along one sequence",
+            tensor="it normalises over all hidden channels between its branches",
         )
 
     def build(self, frame: Frame) -> EvolvedConvolutionMixing:

@@ -43,6 +43,7 @@ class FNet:
         compiles=False,
         note="every output of the transform reads the whole of one sequence, and the rows of a "
         "padded batch are grouped by their length, which no fixed graph can do",
+        tensor="it has no heads and no parameters",
     )
 
     def build(self, frame: Frame) -> FourierMixing:

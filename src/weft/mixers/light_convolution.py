@@ -35,6 +35,7 @@ class LightConvolution(ConvolutionConfig):
         state="c·(w − 1)",
         causal=True,
         note="a convolution runs along one sequence",
+        tensor="its heads share out the channels of the model",
     )
 
     def build(self, frame: Frame) -> LightConvolutionMixing:

@@ -73,6 +73,7 @@ class NSA:
         compiles=False,
         note="it is defined by the past of each token of one sequence; its window is planned "
         "outside the graph",
+        tensor="its gates of all heads are rows of one matrix",
     )
 
     def __post_init__(self) -> None:

@@ -45,6 +45,7 @@ class Perceiver:
         context_parallel="what latents read, as sums over the ranks",
         cross=True,
         note="its latents read the whole sequence before any token reads them",
+        tensor="its latents pass layers that each read all channels",
     )
 
     def __post_init__(self) -> None:

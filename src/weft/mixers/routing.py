@@ -40,6 +40,7 @@ from weft.kernels.lsh.reformer import attend_latest, attend_layout, chunks_of_bu
 from weft.kernels.lsh.routing import attend_clusters, nearest_tokens
 from weft.kernels.lsh.routing_triton import attend_members, members_of
 from weft.kernels.lsh.triton import ROUTED, Runs, attend_runs, can_fuse, runs_of_buckets
+from weft.layers.across import ALONE, Across
 from weft.mixers.base import MIXERS, Frame, State, Traits
 from weft.mixers.base.shared import SharedMixer, lengths
 
@@ -107,6 +108,7 @@ class RoutingAttention(SharedMixer):
 
     def __init__(self, config: Routing, frame: Frame) -> None:
         super().__init__(config, frame)
+        self.across: Across = ALONE
         self.clusters = config.cluster_count(frame)
         even = -(-(frame.length or ASSUMED_LENGTH) // self.clusters)
         self.chunk = config.window or even  # of the causal form
@@ -124,7 +126,8 @@ class RoutingAttention(SharedMixer):
         """Route, attend inside clusters, and in training move the centroids."""
         length = lengths(x, valid)
         q, v, shared = self.project(x)
-        if can_fuse(q, v):
+        # The fused kernel moves the centroids by the tokens of one device.
+        if can_fuse(q, v) and not (self.training and self.across.ranks > 1):
             return self.out(self.fused(q, v, shared, length, padded=valid is not None))
         unit = self.directions(shared)
         y = self.attention(q, self.keys(q), v, self.nearness(unit), length)
@@ -213,7 +216,7 @@ class RoutingAttention(SharedMixer):
         place = (nearest + torch.arange(h, device=unit.device)[:, None] * s).flatten()
         weighed = (unit * real[:, None, :, None]).flatten(0, 2)
         total = unit.new_zeros(h * s, d).index_put((place,), weighed, accumulate=True)
-        total = total.view(h, s, d)
+        total = self.across.sum(total).view(h, s, d)
         moved = self.config.decay * self.centroids + (1 - self.config.decay) * F.normalize(
             total, dim=-1
         ).to(self.centroids.dtype)

@@ -40,6 +40,7 @@ class SetTransformer:
         context_parallel="what points read, as sums over the ranks",
         cross=True,
         note="its points read the whole set before any token reads them",
+        tensor="its inducing points pass a layer that reads all channels",
     )
 
     def __post_init__(self) -> None:

@@ -50,6 +50,7 @@ class SplitEncodeMerge:
         context_parallel="keys of the blocks that borders cut; means of blocks as a sum over "
         "the ranks",
         note="the embedding of a block reads all of its tokens, which are of one sequence",
+        tensor="its second attention reads all heads of the first",
     )
 
     def __post_init__(self) -> None:

@@ -50,6 +50,11 @@ class Mesh:
             raise WeftError("one of dp_replicate and dp_shard may be -1; got both")
 
     @property
+    def several(self) -> bool:
+        """Whether there is more than one process."""
+        return any(ways != 1 for ways in self.sizes)
+
+    @property
     def sizes(self) -> tuple[int, ...]:
         """The ways of `AXES`, in their order."""
         return tuple(getattr(self, name) for name in AXES)
@@ -90,6 +95,23 @@ class Mesh:
 def processes() -> int:
     """How many processes torchrun started; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def rank() -> int:
+    """Which of the processes this is, from 0."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def leave() -> None:
+    """Leave the process group, where there is one."""
+    import sys
+
+    if "torch.distributed" not in sys.modules:
+        return
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def join(device: str, **given: Any) -> None:

@@ -80,6 +80,11 @@ class ClassTally:
         values = torch.stack([torch.ones_like(sure), (best == y).to(sure.dtype), sure])
         self.bins.index_add_(1, at, values.to(self.bins.dtype))
 
+    def join(self, other: ClassTally) -> None:
+        """Add the counts of other rows."""
+        self.confusion += other.confusion.to(self.confusion.device)
+        self.bins += other.bins.to(self.bins.device)
+
     def scores(self) -> ClassScores:
         """What the counts say."""
         confusion = self.confusion.view(self.classes, self.classes).tolist()

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from weft.errors import WeftError
 from weft.objectives import Batch, Loss, Objective
 from weft.objectives.base import Metric, score_of
+from weft.scale.team import Alone
 from weft.training.class_scores import MOST_CLASSES, ClassScores, ClassTally
 from weft.training.data.seeds import derive
 from weft.training.precision import Precision
@@ -66,13 +67,18 @@ def score(
     precision: PrecisionName = "float32",
     seed: int = 0,
     stop: Callable[[], bool] = lambda: False,
+    team: Alone | None = None,
+    loss_of: Any = None,
 ) -> Score | None:
     """The score of a model on all of a source, e.g. `Ordered(task.load("test"))`.
 
-    None if `stop`, asked before every batch, says so.
+    None if `stop`, asked before every batch, says so. The ranks of a `team` share out the rows of
+    each batch; `loss_of` is then the model as they spread it.
     """
+    team = team or Alone()
     device = next(model.parameters()).device
     autocast = Precision(precision, device).autocast
+    loss_of = loss_of or team.spread(model, objective, autocast)
     tally = _Tally(device)
     training = model.training
     model.eval()
@@ -84,11 +90,14 @@ def score(
             for batch in source:
                 if stop():
                     return None
-                batch = batch.to(device)
-                with autocast():
-                    tally.add(objective.loss(model, batch, generator), batch)
+                own, counted = team.some_rows(batch)
+                own = own.to(device)
+                loss, _ = loss_of(own, generator)
+                if counted:
+                    tally.add(loss, own)
     finally:
         model.train(training)
+    tally.join(team)
     return tally.score(objective.metric, getattr(source, "group_names", ()))
 
 
@@ -115,6 +124,20 @@ class _Tally:
         if batch.group is not None:
             self.hits.append(loss.hits)
             self.groups.append(batch.group)
+
+    def join(self, team: Alone) -> None:
+        """Add what the other ranks have."""
+        if not team.is_team:
+            return
+        self.sums, self.rows = team.total(self.sums), team.total(self.rows)
+        device = self.sums.device
+        parts = team.together([(self.hits, self.groups, self.classes)])
+        self.hits = [hit.to(device) for hits, _, _ in parts for hit in hits]
+        self.groups = [group.to(device) for _, groups, _ in parts for group in groups]
+        tallies = [each for _, _, each in parts if each is not None]
+        self.classes = tallies[0] if tallies else None
+        for other in tallies[1:]:
+            tallies[0].join(other)
 
     def score(self, metric: Metric, names: tuple[str, ...]) -> Score:
         total, count, right = self.sums.tolist()

@@ -9,15 +9,18 @@ padding to all of them is left off. Nothing in here waits for a GPU.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from weft.layers.penalty import penalties
 from weft.mixers.base import Mixer
 from weft.models.stack.depth import LayerDropPassage
 from weft.objectives import Batch, Loss
+from weft.scale.locally import split_buffers
+from weft.scale.team import Alone, local
+from weft.training.checkpoints import parts
 from weft.training.checkpoints.checkpoint import Checkpoint
 from weft.training.checkpoints.tensors import named_tensors
 from weft.training.cuda_graphs import CudaGraphs, compile_layers
@@ -33,8 +36,11 @@ from weft.training.schedule import learning_rate
 class Learner:
     """The model of a stage, its optimiser, and all else that an update changes."""
 
-    def __init__(self, stage: Stage, seed: int, device: torch.device) -> None:
+    def __init__(
+        self, stage: Stage, seed: int, device: torch.device, team: Alone | None = None
+    ) -> None:
         self.stage, self.settings, self.seed, self.device = stage, stage.settings, seed, device
+        self.team = team or Alone()
         torch.manual_seed(seed)
         self.precision = Precision(self.settings.precision, device)
         built = stage.model.build()
@@ -44,8 +50,10 @@ class Learner:
         if initialise := getattr(stage.objective, "initialise", None):
             initialise(self.model)
         freeze(self.model, self.settings.frozen)
+        self.team.split(self.model)
         if self.settings.compile:
             compile_layers(self.model)
+        self.loss_of = self.team.spread(self.model, stage.objective, self.precision.autocast)
         self.mixers = [m for m in self.model.modules() if isinstance(m, Mixer)]
         self.drawing = [m for m in self.model.modules() if isinstance(m, LayerDropPassage)]
         self.optimiser = build_optimiser(self.model, self.settings)
@@ -62,7 +70,8 @@ class Learner:
     def step(self, batch: Batch, number: int, made: int) -> None:
         """Learn from a batch: update `number` of the stage, from 0, after `made` of the run."""
         # What an objective draws depends on the step alone; what layers draw, on torch's state.
-        self.generator.manual_seed(derive(self.seed, "step", number))
+        self.generator.manual_seed(self._drawn(number))
+        self.team.reseed(self.seed, made)
         for passage in self.drawing:
             passage.draw(made)
         set_rate(self.optimiser, learning_rate(self.settings, number + 1))
@@ -75,26 +84,33 @@ class Learner:
 
     def learn(self, batch: Batch, made: int | Tensor) -> None:
         """The update itself; `made`, the updates before it, may be a number on the device."""
-        for number, part in enumerate(batch.parts(self.settings.accumulate)):
-            self.micro_step(part, first=number == 0)
+        parts = list(batch.parts(self.settings.accumulate))
+        for number, part in enumerate(parts):
+            self.micro_step(part, first=number == 0, last=number + 1 == len(parts))
         self.update(made)
 
-    def micro_step(self, batch: Batch, *, first: bool) -> Loss:
+    def micro_step(self, batch: Batch, *, first: bool, last: bool = True) -> Loss:
         """Add the gradients of these rows: the first of an update, or some more of it."""
         if first and self.device.type == "cpu":
             self.random_before = torch.get_rng_state()
-        with self.precision.autocast():
-            loss = self.stage.objective.loss(self.model, batch, self.generator)
+        with self.team.summing(self.loss_of, last):
+            return self._backward(batch, first)
+
+    def _backward(self, batch: Batch, first: bool) -> Loss:
+        loss, penalty = self.loss_of(batch, self.generator)
         # Gradients are of total / (items of the first part), so that float16 has no larger numbers
         # to hold than the mean's; `update` makes that total / (items of all parts).
         if first:
-            self.unit.copy_(loss.count.clamp(min=1))
+            self.unit.copy_(self.team.total(loss.count).clamp(min=1))
             self.items.zero_()
             self.mean.zero_()
         objective = loss.total / self.unit.to(loss.total.dtype)
-        if (penalty := penalties(self.model)) is not None:
+        if penalty is not None:
             objective = objective + penalty * (loss.count / self.unit).to(penalty.dtype)
-        self.scaler.scale(objective).backward()
+        if self.team.copies > 1:  # ranks that compute one loss add up their gradients
+            self.scaler.scale(objective / self.team.copies).backward()
+        else:
+            self.scaler.scale(objective).backward()
         self.items += loss.count
         self.mean += objective.detach()
         self.window[:3] += torch.stack([value.detach().double() for value in loss[:3]])
@@ -104,14 +120,14 @@ class Learner:
         """Clip the gradients and change the weights, unless something is not finite."""
         self.scaler.unscale_(self.optimiser)
         parameters = [p for p in self.model.parameters() if p.grad is not None]
-        share = self.unit / self.items.clamp(min=1)
+        share = self.unit / self.team.total(self.items).clamp(min=1)
         if self.settings.accumulate > 1:
             gradients = [p.grad for p in parameters if p.grad is not None]
             rate = share.to(self.precision.dtype)
             # torch has no public name for it
-            torch._foreach_mul_(gradients, rate)  # pyright: ignore[reportPrivateImportUsage]
-        norm = torch.nn.utils.clip_grad_norm_(parameters, self.settings.clip or torch.inf)
-        self.health.watch(made, self.mean * share, norm)
+            torch._foreach_mul_(local(gradients), rate)  # pyright: ignore[reportPrivateImportUsage]
+        norm = self.team.clip(parameters, self.settings.clip or torch.inf)
+        self.health.watch(made, self.team.total(self.mean) * share, norm)
         if not self.scaler.is_enabled():  # else the scaler says itself what is left out
             setattr(self.optimiser, "found_inf", self.health.broken)  # noqa: B010  # read by AdamW
         self.scaler.step(self.optimiser)
@@ -127,20 +143,25 @@ class Learner:
         if self.device.type == "cpu":
             torch.set_rng_state(self.random_before)
         number = step - began
-        self.generator.manual_seed(derive(self.seed, "step", number))
+        self.generator.manual_seed(self._drawn(number))
         part = next(batch_of(number).to(self.device).parts(self.settings.accumulate))
 
         def again() -> Tensor:
-            with self.precision.autocast():
-                loss = self.stage.objective.loss(self.model, part, self.generator)
+            loss, _ = self.loss_of(part, self.generator)
             return self.scaler.scale(loss.total / loss.count.clamp(min=1))
 
         lr = learning_rate(self.settings, number + 1)
         raise NonFinite(diagnosis(step, lr, self.settings, self.model, again))
 
+    def _drawn(self, number: int) -> int:
+        """The seed of what the objective draws for update `number`; of each rank its own."""
+        rank = ("rank", self.team.data_rank) if self.team.data_ranks > 1 else ()
+        return derive(self.seed, "step", number, *rank)
+
     def averages(self) -> dict[str, float | None]:
         """Loss, accuracy and gradient norm since the last call."""
-        total, count, right, norm, updates = self.window.tolist()
+        norm, updates = self.window[3:].tolist()
+        total, count, right = self.team.total(self.window[:3]).tolist()
         self.window.zero_()
         means = {
             "loss": total / max(count, 1),
@@ -152,13 +173,17 @@ class Learner:
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that the next update depends on, for a checkpoint."""
+        weights = {**named_tensors(self.model), **split_buffers(self.model)}
+        window = torch.cat((self.team.total(self.window[:3]), self.window[3:]))
         state = {
-            **{f"model/{name}": t for name, t in named_tensors(self.model).items()},
+            **{f"model/{name}": t for name, t in weights.items()},
             **{f"optimiser/{k}": t for k, t in state_tensors(self.optimiser, self.model).items()},
-            "random/cpu": torch.get_rng_state(),
-            "window": self.window,
+            "window": window,
             "overflows": self.health.overflows,
         }
+        if self.team.is_team:  # whose random state is a function of the update
+            return state
+        state["random/cpu"] = torch.get_rng_state()
         if self.device.type == "cuda":
             state["random/cuda"] = torch.cuda.get_rng_state(self.device)
         return state
@@ -166,13 +191,40 @@ class Learner:
     @torch.no_grad()
     def restore(self, found: Checkpoint) -> None:
         """Put back what `tensors` and the scaler gave."""
+        self.scaler.load_state_dict(found.values["scaler"])
+        if self.team.is_team:
+            self._fill(found)
+            return
+        if found.parts is not None:  # of several processes
+            found = dataclasses.replace(found, tensors=parts.whole(found.parts))
         weights = found.under("model")
         for name, tensor in named_tensors(self.model).items():
             tensor.copy_(weights[name])
         load_state(self.optimiser, self.model, found.under("optimiser"))
-        self.scaler.load_state_dict(found.values["scaler"])
         self.window.copy_(found.tensors["window"])
         self.health.overflows.copy_(found.tensors["overflows"])
-        torch.set_rng_state(found.tensors["random/cpu"])
+        if "random/cpu" in found.tensors:
+            torch.set_rng_state(found.tensors["random/cpu"])
+        else:
+            torch.manual_seed(derive(self.seed, "resumed", found.step))
         if self.device.type == "cuda" and "random/cuda" in found.tensors:
             torch.cuda.set_rng_state(found.tensors["random/cuda"], self.device)
+
+    def _fill(self, found: Checkpoint) -> None:
+        """`restore` on a team: every process reads its parts."""
+        assert found.parts is not None
+        state = self.tensors()
+        names = dict(self.model.named_parameters())
+        moments = {}
+        for name in parts.shapes(found.parts):
+            kind, _, path = name.partition("/")
+            if kind == "optimiser":
+                owner, _, key = path.rpartition("/")
+                like = names[owner].data
+                moments[path] = torch.zeros(()) if key == "step" else torch.zeros_like(like)
+        state |= {f"optimiser/{path}": tensor for path, tensor in moments.items()}
+        parts.fill(found.parts, state)
+        load_state(self.optimiser, self.model, moments)
+        self.window.copy_(state["window"])
+        if self.team.data_rank:
+            self.window[:3] = 0

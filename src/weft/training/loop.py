@@ -14,16 +14,19 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from weft.metrics import sign as sign_of
-from weft.training.checkpoints import checkpoint
+from weft.scale.team import Alone, team_of
+from weft.training.checkpoints import checkpoint, parts
 from weft.training.checkpoints.checkpoint import Checkpoint
-from weft.training.checkpoints.run_folder import RunFolder
+from weft.training.checkpoints.run_folder import OtherRank, RunFolder
 from weft.training.checkpoints.run_state import RunState
+from weft.training.checkpoints.tensors import whole_model
 from weft.training.checkpoints.transfer import transfer
 from weft.training.cuda_graphs import RECORDED_WIDTHS
 from weft.training.data.prefetch import Prefetch
@@ -39,19 +42,24 @@ from weft.training.trackers import Tracking
 
 def train(run: Run, folder: str | Path, progress: Progress | None = None) -> Outcome:
     """Train a run in its folder: from the start, or on from where it was, or not if it is done."""
-    record, device = RunFolder(folder), run.filled_settings.torch_device()
-    listener = progress or Progress()
-    named = run.filled_settings.all_trackers
+    settings = run.filled_settings
+    team = team_of(settings.mesh, settings.torch_device())
+    for stage in run.stages:
+        team.check(stage.settings.batch, stage.settings.accumulate)
+    record = RunFolder(folder) if team.main else OtherRank(folder)
+    device = team.place(settings.torch_device())
+    listener = (progress or Progress()) if team.main else Progress()
+    named = settings.all_trackers if team.main else ()
     if named:
         listener = Several(listener, *(Tracking(name, record.folder) for name in named))
     with record.claimed():
         record.check(run)
-        if (outcome := record.outcome()) is not None:
+        if (outcome := team.told(record.outcome())) is not None:
             record.remove_checkpoints()  # left behind if the process was killed while it finished
             return outcome
         random = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
         with random, Interrupt() as interrupt:
-            trainer = Trainer(run, record, listener, device, interrupt)
+            trainer = Trainer(run, record, listener, device, interrupt, team)
             try:
                 return trainer.train()
             finally:
@@ -68,10 +76,12 @@ class Trainer:
         progress: Progress,
         device: torch.device,
         interrupt: Interrupt,
+        team: Alone | None = None,
     ) -> None:
         self.run, self.record, self.progress, self.device = run, record, progress, device
-        self.interrupt = interrupt
-        found = record.load()
+        self.interrupt, self.team = interrupt, team or Alone()
+        self.asked: str | None = None  # to stop, as all processes know
+        found = self.found()
         self.at = RunState() if found is None else RunState(**found.values["place"])
         self.build()
         if found is not None:
@@ -87,13 +97,13 @@ class Trainer:
             self.evaluate()
         while True:
             over = self.complete()
-            while not (over or self.interrupt.requested):
+            while not (over or self.requested):
                 self.step()
                 over = self.look()
                 self.progress.step(self.at.step)
-            if self.interrupt.requested:
+            if self.requested:
                 self.save()
-                return self.end("interrupted", self.interrupt.requested)
+                return self.end("interrupted", self.requested)
             minutes = self.run.filled_settings.minutes
             spent = minutes is not None and self.at.seconds >= 60 * minutes
             if spent or self.at.stage + 1 == len(self.run.stages):
@@ -106,17 +116,20 @@ class Trainer:
         self.learner.step(batch, self.at.number, self.at.step)
         self.at.step += 1
         tokens = sum(part.tokens for part in batch.parts(self.stage.settings.accumulate))
+        tokens *= self.team.data_ranks
         self.at.tokens += tokens
         self.stopwatch.count(tokens)
 
     def look(self) -> bool:
         """Do what is due after a step; whether the stage ends with it."""
         settings, number = self.stage.settings, self.at.number
-        last = self.complete() or self.out_of_time()
+        late = self.out_of_time()
+        due = (time.perf_counter() - self.saved_at) / 60 >= settings.save_minutes
+        late, due = self.agreed(late, due)
+        last = self.complete() or late
         logging = last or number % settings.log_every == 0
         evaluating = last or number % settings.evaluation_interval == 0
-        minutes = (time.perf_counter() - self.saved_at) / 60
-        saving = number % settings.save_every == 0 or minutes >= settings.save_minutes
+        saving = number % settings.save_every == 0 or due
         if self.device.type == "cuda" and not (logging or evaluating or saving):
             return False  # nothing here is worth waiting for the device
         self.stopwatch.lap()
@@ -146,7 +159,9 @@ class Trainer:
             stage.objective,
             precision=stage.settings.precision,
             seed=self.run.filled_settings.seed,
-            stop=lambda: self.interrupt.requested is not None,
+            stop=lambda: not self.team.is_team and self.requested is not None,
+            team=self.team,
+            loss_of=self.learner.loss_of if self.team.is_team else None,
         )
         if found is None:
             return  # interrupted: it stays pending
@@ -158,8 +173,45 @@ class Trainer:
         sign = sign_of(found.metric)
         if at.best is None or sign * at.score > sign * at.best:
             at.best, at.best_step = at.score, at.step
-            checkpoint.save_best(self.learner.model, self.record.best)
+            self.keep(self.record.best)
         at.reached = stage.until is not None and sign * at.score >= sign * stage.until
+
+    def keep(self, folder: Path) -> None:
+        """Save the model as `folder`, whole."""
+        model = whole_model(self.learner.model, self.team)
+        if self.team.main:
+            checkpoint.save_best(model, folder)
+        self.team.told(None)
+
+    @property
+    def requested(self) -> str | None:
+        """What asked to stop: a signal to this process, or on a team what all know of."""
+        return self.asked if self.team.is_team else self.interrupt.requested
+
+    def agreed(self, late: bool, due: bool) -> tuple[bool, bool]:
+        """Whether the time is up and a checkpoint is due, for all processes alike.
+
+        On GPUs they ask each other where the host waits anyway.
+        """
+        if not self.team.is_team:
+            return late, due
+        number, every = self.at.number, self.stage.settings.log_every
+        if self.device.type == "cuda" and number % every and not self.complete():
+            return False, False
+        late, due, asked = self.team.agree(late, due, self.interrupt.requested is not None)
+        if asked:
+            self.asked = self.interrupt.requested or "another process"
+        return late, due
+
+    def found(self) -> Checkpoint | None:
+        """The checkpoint to go on from; of a team, where all find its parts."""
+        found = self.record.load()
+        if not self.team.is_team:
+            return found
+        if found is not None and found.parts is None:
+            found.parts = parts.converted(self.record.checkpoints, found)
+            found.tensors = {}
+        return self.team.told(found)
 
     def write(self, kind: str, values: dict[str, Any]) -> None:
         """Add a row of metrics and tell the listener."""
@@ -194,12 +246,13 @@ class Trainer:
         """The present stage as it is before its first step."""
         self.stage = self.run.stages[self.at.stage]
         seed = derive(self.run.filled_settings.seed, "stage", self.at.stage)
-        self.learner = Learner(self.stage, seed, self.device)
+        self.learner = Learner(self.stage, seed, self.device, self.team)
         settings = self.stage.settings
         ragged = settings.accumulate > 1 or settings.graph
         widths = RECORDED_WIDTHS if settings.graph else None
         ahead = self.run.filled_settings.prefetch
-        self.feed = Prefetch(self.stage.source, self.device, ahead, ragged, widths)
+        own = partial(self.team.rows, parts=settings.accumulate) if self.team.is_team else None
+        self.feed = Prefetch(self.stage.source, self.device, ahead, ragged, widths, own)
         self.stopwatch = Stopwatch(self.device)
 
     def next_stage(self) -> None:
@@ -224,7 +277,10 @@ class Trainer:
             "laps": self.stopwatch.laps,
         }
         state = Checkpoint(self.at.step, self.learner.tensors(), values)
-        checkpoint.save(self.record.checkpoints, state)
+        if self.team.is_team:
+            parts.save(self.record.checkpoints, state, self.team)
+        else:
+            checkpoint.save(self.record.checkpoints, state)
         self.saved_step, self.saved_at = self.at.step, time.perf_counter()
 
     def restore(self, found: Checkpoint) -> None:
@@ -247,7 +303,7 @@ class Trainer:
             model="last" if at.best is None else self.run.filled_settings.keep,
         )  # fmt: skip
         if status == "done":
-            checkpoint.save_best(model, self.record.last)
+            self.keep(self.record.last)
             self.record.finish(outcome)
         self.progress.end(outcome)
         return outcome

@@ -20,10 +20,13 @@ from weft.training.settings import TrainingSettings
 
 def build_optimiser(model: nn.Module, settings: TrainingSettings) -> torch.optim.AdamW:
     """AdamW over the model's parameters; which of them decay is a setting."""
-    groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+    # One call of the kernel takes tensors of one mesh, where they are split over devices.
+    groups: dict[tuple[Any, bool], list[nn.Parameter]] = {(None, True): [], (None, False): []}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            groups[settings.decay == "all" or is_matrix(name, parameter)].append(parameter)
+            decaying = settings.decay == "all" or is_matrix(name, parameter)
+            mesh = getattr(parameter, "device_mesh", None)
+            groups.setdefault((mesh, decaying), []).append(parameter)
     decays = {True: settings.weight_decay, False: 0.0}
     device = next(model.parameters()).device
     # A recorded update reads its rate from the device.
@@ -31,7 +34,7 @@ def build_optimiser(model: nn.Module, settings: TrainingSettings) -> torch.optim
     return torch.optim.AdamW(
         [
             {"params": parameters, "weight_decay": decays[decaying]}
-            for decaying, parameters in groups.items()
+            for (_, decaying), parameters in groups.items()
             if parameters
         ],
         lr=rate,

@@ -8,6 +8,7 @@ import torch
 
 from weft.config import config
 from weft.errors import WeftError
+from weft.scale.mesh import Mesh
 
 Schedule = Literal["constant", "rsqrt", "cosine", "linear"]
 PrecisionName = Literal["float32", "bfloat16", "float16", "float64"]
@@ -15,7 +16,10 @@ Decay = Literal["matrices", "all"]
 Keep = Literal["best", "last"]
 
 # What may differ when a run is resumed: none of these changes what is learned from a batch.
-FREE = ("minutes", "device", "save_every", "save_minutes", "prefetch", "tensorboard", "trackers")
+FREE = (
+    *("minutes", "device", "save_every", "save_minutes", "prefetch", "tensorboard", "trackers"),
+    "mesh",
+)
 
 
 @config
@@ -51,6 +55,7 @@ class TrainingSettings:
     prefetch: int = 2  # batches prepared ahead for a GPU
     trackers: tuple[str, ...] = ()  # also write to "tensorboard", "trackio", "wandb"
     tensorboard: bool = False  # short for trackers = ["tensorboard"]
+    mesh: Mesh | None = None  # several devices, started by torchrun; None: one
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "accumulate", "cycles", "log_every", "save_every"):
@@ -69,6 +74,12 @@ class TrainingSettings:
         self._require("accumulate", self.accumulate <= self.batch, "is at most batch")
         scaled = self.graph and self.precision == "float16"
         self._require("graph", not scaled, "records no loss scaling: take precision='bfloat16'")
+        if self.mesh is not None and self.mesh.several:
+            self._require(
+                "graph", not self.graph, "records the update of one device: leave mesh out"
+            )
+            half = self.precision == "float16"
+            self._require("precision", not half, "has no loss scaling on a mesh: take bfloat16")
 
     def _require(self, name: str, holds: bool, rule: str) -> None:
         if not holds:

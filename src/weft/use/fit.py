@@ -21,6 +21,7 @@ from weft.arena.experiment.short import MIXER, budget, short_recipe
 from weft.arena.tasks.table.task import table_from_options
 from weft.errors import WeftError
 from weft.models import load
+from weft.scale.mesh import rank
 from weft.training import Outcome, Progress, train
 from weft.training.settings import device_named
 
@@ -69,7 +70,8 @@ def train_in(folder: Path, experiment: Experiment, progress: Progress | None = N
     """Train an experiment in its folder, with its settings beside it."""
     check_marks(experiment)
     prepared = run_of(experiment)
-    write_experiment(folder, experiment)
+    if rank() == 0:
+        write_experiment(folder, experiment)
     return train(prepared, folder, progress)
 
 

@@ -27,10 +27,10 @@ from typing import Any
 
 from weft.arena.experiment.runs import baselines_of, model_of
 from weft.arena.experiment.settings import located
+from weft.arena.grid.engine import ENGINES, CellEngine, RunningCell, engine_of
 from weft.arena.grid.grid import Cell, Grid, write_grid
 from weft.arena.grid.measure import row_of, with_targets
 from weft.arena.grid.pictures import draw_patterns
-from weft.arena.grid.process import CellProcess
 from weft.errors import WeftError
 from weft.files import locked, read_json, write_bytes, write_json
 from weft.models import EncoderDecoder
@@ -49,10 +49,27 @@ class GridOptions:
     memory_limit: int | None = None  # bytes that a cell's process may grow by
     retry: bool = False  # run cells that failed again
     together: bool = False  # the seeds of a contender in one process: one start-up for all
+    engine: str = "pool"  # or "ray" (arena/grid/engine.py)
+    address: str | None = None  # ray: HOST:PORT of a cluster; None: one on this machine
+    cell_cpus: float = 1.0  # ray: cores that a cell needs
+    cell_gpus: float | None = None  # ray: GPUs; None: one where the cluster has any
+    retries: int = 3  # ray: how often a cell is started again when its worker or node dies
 
     def __post_init__(self) -> None:
         if self.jobs < 1:
             raise WeftError(f"jobs counts cells at the same time, 1 or more; got {self.jobs}")
+        if self.engine not in ENGINES:
+            raise WeftError(f"cells run on {' or '.join(ENGINES)}; got engine={self.engine!r}")
+        if self.address is not None and self.engine != "ray":
+            raise WeftError(
+                f"address is that of a Ray cluster; got address={self.address!r} with "
+                f"engine={self.engine!r}: add --engine ray, or leave --address out"
+            )
+        if self.cell_cpus <= 0 or (self.cell_gpus or 0) < 0 or self.retries < 0:
+            raise WeftError(
+                "cell_cpus is positive, cell_gpus and retries are 0 or more; got "
+                f"cell_cpus={self.cell_cpus}, cell_gpus={self.cell_gpus}, retries={self.retries}"
+            )
 
 
 class Listener:
@@ -104,7 +121,9 @@ def compare(
         listener.start(cells, rows)
         done = {_key(row) for row in rows}
         waiting = [cell for cell in cells if cell.key not in done]
-        rows += _Running(grid, folder, options, listener).run(waiting)
+        if waiting:
+            with engine_of(options) as engine:
+                rows += _Running(grid, folder, options, listener, engine).run(waiting)
         rows = _settled(folder, grid)
     return Comparison(folder, rows, len(cells) - len(rows))
 
@@ -112,15 +131,19 @@ def compare(
 class _Running:
     """The cells at work."""
 
-    def __init__(self, grid: Grid, folder: Path, options: GridOptions, listener: Listener) -> None:
+    def __init__(
+        self, grid: Grid, folder: Path, options: GridOptions, listener: Listener, engine: CellEngine
+    ) -> None:
         self.grid, self.folder, self.options, self.listener = grid, folder, options, listener
+        self.engine = engine
         self.stopping = False
-        self.at_work: list[CellProcess] = []
+        self.at_work: list[RunningCell] = []
 
     def run(self, waiting: list[Cell]) -> list[Row]:
         """Run cells until none is left, or until asked to stop."""
         rows: list[Row] = []
-        self.waiting = _grouped(waiting) if self.options.together else [[c] for c in waiting]
+        together = self.options.together and self.engine.groups
+        self.waiting = _grouped(waiting) if together else [[c] for c in waiting]
         with self._signals():
             try:
                 while self.at_work or (self.waiting and not self.stopping):
@@ -135,18 +158,13 @@ class _Running:
         return rows
 
     def _may_start(self) -> bool:
-        room = len(self.at_work) < self.options.jobs
+        room = self.engine.has_room(len(self.at_work))
         return bool(self.waiting) and room and not self.stopping
 
-    def _start(self, cells: Sequence[Cell]) -> CellProcess:
-        (first, job), *behind = [(cell, self._job(cell)) for cell in cells]
-        limit, given = self.options.cell_minutes, {"behind": behind} if behind else {}
-        return CellProcess(
-            *(first, self.folder, job),
-            jobs=self.options.jobs,
-            seconds=limit and 60 * limit,
-            **given,
-        )
+    def _start(self, cells: Sequence[Cell]) -> RunningCell:
+        limit = self.options.cell_minutes
+        jobs = [(cell, self._job(cell)) for cell in cells]
+        return self.engine.start(self.folder, jobs, limit and 60 * limit)
 
     def _job(self, cell: Cell) -> dict[str, Any]:
         return {
@@ -157,7 +175,7 @@ class _Running:
             "memory_limit": self.options.memory_limit,
         }
 
-    def _look(self, process: CellProcess) -> list[Row]:
+    def _look(self, process: RunningCell) -> list[Row]:
         """The rows of cells that have ended: none while they run, or if they were stopped."""
         ended = process.ended()
         rows = [self._keep(cell, result) for cell, result in process.passed()]
@@ -185,7 +203,7 @@ class _Running:
 
         def asked(number: int, frame: Any) -> None:
             for process in self.at_work:
-                process.kill() if self.stopping else process.send(signal.SIGINT)
+                process.kill() if self.stopping else process.stop()
             self.stopping = True
 
         before = {n: signal.signal(n, asked) for n in (signal.SIGINT, signal.SIGTERM)}

@@ -104,13 +104,13 @@ class CellProcess:
             self.process.kill()
             self.process.wait()
 
+    def stop(self) -> None:
+        """Ask it to save and end."""
+        self.send(signal.SIGINT)
+
     def latest(self) -> Row:
         """The last whole row of its metrics."""
-        lines = _tail(self.folder / "metrics.jsonl").rpartition(b"\n")[0].splitlines()
-        try:
-            return json.loads(lines[-1]) if lines else {}
-        except (ValueError, RecursionError):
-            return {}
+        return last_row(self.folder / "metrics.jsonl")
 
     def result(self, *, stopped: bool) -> dict[str, Any] | None:
         """Status, reason and measures; None if it has to go on another time."""
@@ -158,6 +158,15 @@ class CellProcess:
 
     def _log(self) -> str:
         return f"cells/{self.cell.name}/log.txt"
+
+
+def last_row(path: Path) -> Row:
+    """The last whole row of a file that may still grow; empty without one."""
+    lines = _tail(path).rpartition(b"\n")[0].splitlines()
+    try:
+        return json.loads(lines[-1]) if lines else {}
+    except (ValueError, RecursionError):
+        return {}
 
 
 def killed_for_memory() -> int | None:

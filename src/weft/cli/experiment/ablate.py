@@ -10,7 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli.experiment.grid_options import (
+    Address,
     CellMinutes,
+    EngineName,
     Jobs,
     MemoryLimit,
     OutFolder,
@@ -48,6 +50,8 @@ def ablate(
     cell_minutes: CellMinutes = None,
     memory_limit: MemoryLimit = None,
     retry: Retry = False,
+    engine: EngineName = "pool",
+    address: Address = None,
 ) -> None:
     """Train a base model and modifications of it, a few seeds each, and rank them.
 
@@ -64,7 +68,7 @@ def ablate(
     changes = _changes(task, steps, device, change or [])
     given = {"seeds": tuple(range(seeds)), "final_steps": final_steps}
     wanted = _wanted(out, recipe, changes, {**given, "plugins": named()}, only)
-    chosen = options(jobs, cell_minutes, memory_limit, retry)
+    chosen = options(jobs, cell_minutes, memory_limit, retry, engine, address)
     with Live(console(error=True)) as live:
         found = run(wanted, out, chosen, live, command=shlex.join(["weft", *sys.argv[1:]]))
     if speed and found.finished:

@@ -10,7 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli.experiment.grid_options import (
+    Address,
     CellMinutes,
+    EngineName,
     Fast,
     Jobs,
     MemoryLimit,
@@ -78,6 +80,8 @@ def compare(
     cell_minutes: CellMinutes = None,
     memory_limit: MemoryLimit = None,
     retry: Retry = False,
+    engine: EngineName = "pool",
+    address: Address = None,
 ) -> None:
     """Train mechanisms on a task under one budget; compare quality, speed and memory.
 
@@ -97,7 +101,7 @@ def compare(
         "global_text": global_text, "global_after": global_after, "group": group,
     }  # fmt: skip
     grid = _grid(out, wanted)
-    chosen = options(jobs, cell_minutes, memory_limit, retry)
+    chosen = options(jobs, cell_minutes, memory_limit, retry, engine, address)
     command = shlex.join(["weft", *sys.argv[1:]])
     with Live(console(error=True)) as live:
         found = run(grid, out, chosen, live, command=command)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
@@ -29,17 +29,31 @@ CellMinutes = Annotated[
 MemoryLimit = Annotated[
     float | None, typer.Option(min=0.0, help="Gigabytes that a training may grow by.")
 ]
+EngineName = Annotated[
+    Literal["pool", "ray"],
+    typer.Option("--engine", help="Where trainings run: processes here, or a Ray cluster."),
+]
+Address = Annotated[
+    str | None, typer.Option(help="HOST:PORT of a Ray cluster; default: one on this machine.")
+]
 Retry = Annotated[bool, typer.Option("--retry", help="Run trainings that failed once more.")]
 
 
 def options(
-    jobs: int, cell_minutes: float | None, memory_limit: float | None, retry: bool
+    jobs: int,
+    cell_minutes: float | None,
+    memory_limit: float | None,
+    retry: bool,
+    engine: str = "pool",
+    address: str | None = None,
 ) -> GridOptions:
     """How the grid is run; memory in gigabytes."""
     from weft.arena.grid.compare import GridOptions
 
     limit = None if memory_limit is None else int(memory_limit * 2**30)
-    return GridOptions(jobs=jobs, cell_minutes=cell_minutes, memory_limit=limit, retry=retry)
+    where = {"engine": engine, "address": address}
+    given = {"jobs": jobs, "cell_minutes": cell_minutes, "memory_limit": limit, "retry": retry}
+    return GridOptions(**given, **where)
 
 
 def stop(verb: str, out: Path, missing: int) -> NoReturn:

@@ -49,12 +49,15 @@ def train(
 ) -> None:
     """Train what a settings file describes, or on your table; a stopped run goes on where it was.
 
+    Several devices: torchrun --nproc-per-node 8 -m weft train ..., with a table [training.mesh].
+
     Ctrl-C ends the step, saves and stops. The folder holds the settings, metrics as JSON lines,
     and the best model by validation, with all that it needs to be used.
     """
     from weft.cli.experiment.live import Watch
     from weft.cli.screen import console
     from weft.plugins import note
+    from weft.scale.mesh import leave, rank
     from weft.use.fit import train_in
 
     tables = data or []
@@ -75,6 +78,9 @@ def train(
         experiment = for_speed(experiment)
     folder = out or Path("runs") / Path(settings or tables[0]).stem
     outcome = train_in(folder, experiment, Watch(console(error=True)))
+    leave()
+    if rank():  # of several processes the first one tells
+        raise typer.Exit(STOPPED if outcome.status == "interrupted" else 0)
     note(folder)
     if outcome.status == "interrupted":
         named = shlex.join(f"--data={path}" for path in tables)

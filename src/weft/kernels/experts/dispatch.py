@@ -54,6 +54,37 @@ def assign(
     return ExpertSlots(source, slot, slot < buckets * capacity, None)
 
 
+def within_capacity(
+    choice: Tensor, experts: int, capacity: int, group: int | None, across: Any
+) -> Tensor:
+    """Choices (t, k), those beyond the capacity of their expert replaced by `experts`: none.
+
+    The t tokens are those of one device of `across`, whose devices hold equally many, in order. The
+    pairs of an expert count over all of them as they do over one: first choices before second
+    ones, then in the order of the tokens, of every `group` consecutive tokens of the batch.
+    """
+    tokens, chosen = choice.shape
+    group = min(group or tokens * across.ranks, tokens * across.ranks)
+    groups = -(-tokens * across.ranks // group)
+    number = torch.arange(tokens, device=choice.device) + across.rank * tokens
+    bucket = choice * groups + (number // group)[:, None]  # (t, k)
+    taken, buckets = choice < experts, experts * groups
+    place = torch.zeros_like(choice)  # (t, k) among the pairs of this device, choice and bucket
+    counts = choice.new_zeros(chosen, buckets)
+    for k in range(chosen):
+        own = torch.where(taken[:, k], bucket[:, k], buckets)
+        ordered, order = own.sort(stable=True)
+        edges = torch.searchsorted(ordered, torch.arange(buckets + 1, device=own.device))
+        edges = torch.cat((edges, edges.new_full((1,), tokens)))
+        counts[k] = edges[1:-1] - edges[:-2]
+        place[:, k].scatter_(0, order, torch.arange(tokens, device=own.device) - edges[ordered])
+    everywhere = across.gather(counts)  # (ranks, k, buckets)
+    earlier = everywhere.sum(0).cumsum(0) - everywhere.sum(0)  # (k, buckets) earlier choices
+    earlier = earlier + everywhere[: across.rank].sum(0)
+    before = earlier.gather(1, torch.where(taken, bucket, 0).t()).t()  # (t, k)
+    return torch.where(taken & (place + before < capacity), choice, experts)
+
+
 def spread(x: Tensor, places: ExpertSlots) -> Tensor:
     """Tokens (t, c) -> slots (s, c); an empty slot holds some token."""
     return _Spread.apply(x, *places[:3])

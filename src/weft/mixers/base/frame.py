@@ -32,6 +32,8 @@ class Traits:
     context_parallel: str = ""
     marks: tuple[Mark, ...] = ()  # further tensors (b, n) that it takes, one value for each token
     note: str = ""  # the reason behind a False
+    # Tensor parallel: "heads", where ranks may compute some of the heads each, or else why not.
+    tensor: str = "heads"
 
 
 if TYPE_CHECKING:

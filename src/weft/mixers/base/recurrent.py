@@ -52,6 +52,7 @@ def recurrent_traits(paper: str, *, state: str, graph: str) -> Traits:
         causal=True,
         compiles=False,
         note=f"a recurrence runs along one sequence; {graph}",
+        tensor="its states are channels of the model, not heads",
     )
 
 

@@ -41,6 +41,9 @@ class Checkpoint:
     tensors: dict[str, Tensor]
     values: dict[str, Any]
     unreadable: list[str] = field(default_factory=list)  # newer ones that could not be read
+    parts: Path | None = (
+        None  # where the tensors lie that several processes wrote; read when needed
+    )
 
     def under(self, prefix: str) -> dict[str, Tensor]:
         """The tensors whose names begin with prefix/, without it."""
@@ -60,14 +63,19 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
     values = {"format": FORMAT, "step": checkpoint.step, "values": checkpoint.values}
     values["checksum"] = checksum(scratch / _TENSORS, values)
     (scratch / _VALUES).write_text(json.dumps(values) + "\n")
+    put(scratch, place)
+    return place
+
+
+def put(scratch: Path, place: Path) -> None:
+    """Give a checkpoint that is written its name, and remove all but the newest ones."""
     sync(scratch)
     # A checkpoint of this very step is there only if it could not be read, or we were beyond it.
     shutil.rmtree(place, ignore_errors=True)
     scratch.rename(place)
-    sync_entry(folder)
-    for old in steps(folder)[:-KEPT]:
-        shutil.rmtree(folder / f"{old:08d}")
-    return place
+    sync_entry(place.parent)
+    for old in steps(place.parent)[:-KEPT]:
+        shutil.rmtree(place.parent / f"{old:08d}")
 
 
 def load(folder: Path) -> Checkpoint | None:
@@ -98,7 +106,12 @@ def steps(folder: Path) -> list[int]:
 
 
 def _read(path: Path) -> Checkpoint:
+    from weft.training.checkpoints import parts
+
     head = json.loads((path / _VALUES).read_text())
+    if head["format"] == parts.FORMAT:
+        parts.check(path, head["sizes"])
+        return Checkpoint(head["step"], {}, head["values"], parts=path)
     if head["format"] != FORMAT:
         raise WeftError(f"format {head['format']} is not {FORMAT}, which this version reads")
     if head.pop("checksum") != checksum(path / _TENSORS, head):

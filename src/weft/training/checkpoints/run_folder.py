@@ -162,6 +162,32 @@ _STAGE = {"model", "objective", "source", "settings"}
 _ANEW = "train in another folder, or remove this one"
 
 
+class OtherRank(RunFolder):
+    """The run's folder for a process that writes nothing there: rank 0 does."""
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        yield
+
+    def check(self, run: Run) -> None:
+        """Rank 0 checks."""
+
+    def outcome(self) -> Outcome | None:
+        return None
+
+    def finish(self, outcome: Outcome) -> None:
+        """Rank 0 marks the end."""
+
+    def remove_checkpoints(self) -> None:
+        """Rank 0 removes them."""
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Rank 0 writes."""
+
+    def load(self) -> checkpoint.Checkpoint | None:
+        return None
+
+
 def _binding(described: dict[str, Any]) -> dict[str, Any]:
     """A description without what may change when a run goes on."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
@@ -15,7 +16,8 @@ class Prefetch:
     """The batches of a source, in the order of steps from any step on.
 
     `by_length`: the rows of a batch are sorted by length, so that its parts have little padding;
-    `widths`: the most different lengths that batches are padded to.
+    `widths`: the most different lengths that batches are padded to; `own` takes the rows of this
+    process, of a batch that several share.
     """
 
     def __init__(
@@ -25,9 +27,10 @@ class Prefetch:
         ahead: int,
         by_length: bool = False,
         widths: int | None = None,
+        own: Callable[[Batch], Batch] | None = None,
     ) -> None:
         self.source, self.device = source, device
-        self.by_length, self.widths = by_length, widths
+        self.by_length, self.widths, self.own = by_length, widths, own
         self.ahead = ahead if device.type == "cuda" else 0
         self._pool = ThreadPoolExecutor(1) if self.ahead else None
         self._waiting: deque[tuple[int, Future[Batch]]] = deque()
@@ -46,7 +49,8 @@ class Prefetch:
     def made(self, step: int) -> Batch:
         """The batch of this step, on the CPU."""
         batch = self.source.batch(step)
-        return batch.by_length(self.widths) if self.by_length else batch
+        batch = batch.by_length(self.widths) if self.by_length else batch
+        return batch if self.own is None else self.own(batch)
 
     def _pinned(self, step: int) -> Batch:
         return pinned(self.made(step))

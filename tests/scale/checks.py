@@ -1,0 +1,174 @@
+"""What the ranks of a world check; each function raises AssertionError with what differs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
+
+from tiny_runs import CLASSES, VOCAB, examples
+
+from weft.errors import WeftError
+from weft.feedforward import FEEDFORWARDS
+from weft.layers.embedding import Embedding
+from weft.mixers import MIXERS, Frame
+from weft.models import Decoder, Encoder, Stack
+from weft.objectives import CausalLM, Classify, Head
+from weft.scale import Mesh, data, heads
+from weft.scale.groups import Group
+from weft.scale.plan import plan
+from weft.scale.team import Team, local
+from weft.training import Shuffled, Stage, TrainingSettings
+from weft.training.checkpoints.tensors import named_tensors, whole_model
+from weft.training.learner import Learner
+
+CPU = torch.device("cpu")
+LENGTH = 16
+# Settings under which nothing is drawn at random, and sizes that meshes divide.
+FEEDS = {
+    "dense": "dense",
+    "glu": 'dense(activation="swiglu", hidden=8)',
+    "chunked": "chunked(tokens=5)",
+    "gate": "gate",
+    "sparse": "sparse(block=4, hidden=32, temperature=0.0, hard=0.0)",
+    "with_sru": "with_sru(units=4)",
+    "product_key": "product_key(keys=4, heads=2, top=2, key_dim=8)",
+    "moe": "moe(experts=4, top=2, noisy=false, load=0.0, balance=0.1)",
+    "switch": "switch(experts=4, jitter=0.0, capacity=0.75, balance=0.5, z_loss=0.1)",
+    "gshard": 'gshard(experts=4, group=24, capacity=0.5, second="always", balance=0.5)',
+}
+
+
+def mesh_of(text: str) -> Mesh:
+    """ "dp_shard=2,tp=2"."""
+    return Mesh(**{k: int(v) for k, v in (part.split("=") for part in text.split(","))})
+
+
+def stage(mixer="full", feedforward="dense", *, causal=False, **changes) -> Stage:
+    frame = Frame(dim=8, heads=4, length=LENGTH, dropout=0.0)
+    stack = Stack(frame=frame, order="sf", mixer=mixer, feedforward=feedforward)
+    embedding = Embedding(vocab=VOCAB, positions="learned")
+    trunk = (Decoder if causal else Encoder)(embedding=embedding, stack=stack)
+    objective = CausalLM() if causal else Classify()
+    few = {"steps": 4, "batch": 8, "lr": 1e-2, "eps": 1e-6, "precision": "float64"}
+    settings = TrainingSettings(**{**few, "device": "cpu", "clip": 0.5, **changes})
+    rows = examples(rows=24, length=LENGTH)
+    return Stage(
+        model=objective.build(trunk, Head(classes=CLASSES)),
+        objective=objective,
+        source=Shuffled(rows, settings.batch, seed=1),
+        settings=settings,
+    )
+
+
+def trained(one: Stage, team: Team | None, steps: int = 3) -> dict[str, torch.Tensor]:
+    """Whole weights after some updates."""
+    learner = Learner(one, 3, CPU, team)
+    parts = one.settings.accumulate
+    for number in range(steps):
+        batch = one.source.batch(number)
+        batch = batch.by_length() if parts > 1 else batch
+        learner.step(batch if team is None else team.rows(batch, parts), number, number)
+    model = learner.model if team is None else whole_model(learner.model, team)
+    learner.averages()
+    return {name: tensor.clone() for name, tensor in named_tensors(model).items()}
+
+
+def same_weights(one: Stage, mesh: str, most: float = 1e-10) -> None:
+    """A few updates on the mesh end in the weights of one process."""
+    alone = trained(one, None)
+    spread = trained(one, Team(mesh_of(mesh), CPU))
+    if dist.get_rank():
+        return
+    assert alone.keys() == spread.keys()
+    errors = {name: (alone[name] - spread[name]).abs().max().item() for name in alone}
+    worst = max(errors, key=lambda name: errors[name])
+    assert errors[worst] <= most, f"{worst} differs by {errors[worst]:.1e}"
+
+
+def mixer(mesh: str, name: str, direction: str = "both", **changes) -> None:
+    same_weights(stage(name, causal=direction == "causal", **changes), mesh)
+
+
+def feedforward(mesh: str, name: str) -> None:
+    same_weights(stage(feedforward=FEEDS[name]), mesh)
+
+
+def parts(mesh: str, name: str = "dense") -> None:
+    same_weights(stage(feedforward=FEEDS[name], accumulate=2), mesh)
+
+
+def registry(mesh: str, first: str, every: str) -> None:
+    """Every mixer of the registry, and both directions where it has both."""
+    for name in list(MIXERS)[int(first) :: int(every)]:
+        traits = MIXERS[name]().traits
+        if mesh_of(mesh).tp > 1 and traits.tensor != "heads":
+            continue
+        for causal in (False, True):
+            if traits.causal if causal else traits.bidirectional:
+                try:
+                    same_weights(stage(name, causal=causal), mesh)
+                except AssertionError as error:
+                    raise AssertionError(f"{name}, causal={causal}: {error}") from error
+
+
+def refuses(mesh: str, what: str, name: str, reason: str) -> None:
+    """A mesh that the model does not fit is refused with the way out."""
+    one = stage(name) if what == "mixer" else stage(feedforward=FEEDS.get(name, name))
+    with pytest.raises(WeftError, match=reason):
+        Learner(one, 3, CPU, Team(mesh_of(mesh), CPU))
+
+
+def twin(broken: str, kind: str, mesh: str, name: str = "dense") -> None:
+    """The comparison fails where one exchange is left out."""
+    with pytest.MonkeyPatch.context() as own:
+        BROKEN[broken](own)
+        try:
+            {"mixer": mixer, "feedforward": feedforward, "parts": parts}[kind](mesh, name)
+        except AssertionError:
+            return
+    if dist.get_rank() == 0:
+        raise AssertionError(f"the comparison does not notice that {broken} is left out")
+
+
+def _unsummed(bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
+
+
+BROKEN = {
+    "the sum of gradients (DDP)": lambda own: own.setattr(data, "_summed", _unsummed),
+    "the sum of gradients (FSDP2)": lambda own: own.setattr(data, "reduce", lambda *_: None),
+    "the sum over shares": lambda own: own.setattr(heads, "leave", lambda y, _: y),
+    "the sum of the input's gradients": lambda own: own.setattr(heads, "enter", lambda x, _: x),
+    "the number of items": lambda own: own.setattr(Team, "total", lambda _, x: x),
+    "statistics of the batch": lambda own: own.setattr(Group, "sum", lambda _, x: x),
+    "what is ahead in the queue": lambda own: own.setattr(
+        Group, "gather", lambda self, x: torch.zeros(self.ranks, *x.shape, dtype=x.dtype)
+    ),
+}
+
+
+def memory(mesh: str) -> None:
+    """Bytes of parameters and moments of a rank are those of the plan, within 10 %."""
+    one = stage(feedforward="gshard(experts=4)" if "ep" in mesh else "dense")
+    learner = Learner(one, 3, CPU, team := Team(mesh_of(mesh), CPU))
+    batch = one.source.batch(0)
+    learner.step(team.rows(batch, 1), 0, 0)
+    held = list(learner.model.parameters())
+    held += [t for state in learner.optimiser.state.values() for t in state.values()]
+    found = sum(local([t])[0].numel() * t.element_size() for t in held)
+    wanted = plan(one.model, mesh_of(mesh), rows=8, length=LENGTH, precision="float64")
+    whole = plan(one.model, Mesh(), rows=8, length=LENGTH, precision="float64")
+    kept = wanted.parameter_bytes + wanted.moment_bytes
+    assert abs(found - kept) <= 0.1 * kept, (found, kept)
+    assert kept < 0.8 * (whole.parameter_bytes + whole.moment_bytes)
+
+
+assert set(FEEDS) >= set(FEEDFORWARDS), set(FEEDFORWARDS) - set(FEEDS)
