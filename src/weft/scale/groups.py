@@ -24,7 +24,7 @@ class Group(Across):
         self.ranks, self.rank = dist.get_world_size(group), dist.get_rank(group)
 
     def sum(self, x: Tensor) -> Tensor:
-        return _Sum.apply(x, self.group, True, True)
+        return _SumOverRanks.apply(x, self.group, True, True)
 
     def gather(self, x: Tensor) -> Tensor:
         parts = [torch.empty_like(x) for _ in range(self.ranks)]
@@ -37,15 +37,15 @@ class Group(Across):
 
 def enter(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     """x, whose gradients are summed: ranks go on with it separately."""
-    return _Sum.apply(x, group, False, True)
+    return _SumOverRanks.apply(x, group, False, True)
 
 
 def leave(y: Tensor, group: dist.ProcessGroup) -> Tensor:
     """The sum of what the ranks have; each has the gradient of the whole already."""
-    return _Sum.apply(y, group, True, False)
+    return _SumOverRanks.apply(y, group, True, False)
 
 
-class _Sum(torch.autograd.Function):
+class _SumOverRanks(torch.autograd.Function):
     """All-reduce in forward, in backward, or both."""
 
     @staticmethod

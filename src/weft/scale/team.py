@@ -101,6 +101,10 @@ class Team(Alone):
         self.data = self.mesh[DATA]._flatten("data")
         self.data_ranks, self.data_rank = self.data.size(), self.data.get_local_rank()
         self.copies = self.sizes["cp"]
+        # Ranks that hold different tokens of a batch.
+        self.readers = (
+            self.mesh[(*DATA, "cp")]._flatten("readers") if self.copies > 1 else self.data
+        )
 
     def place(self, device: torch.device) -> torch.device:
         if device.type != "cuda":
@@ -172,13 +176,14 @@ class Team(Alone):
         if self.sizes["ep"] > 1:
             split_experts(model, self.mesh["ep"])
         if self.sizes["cp"] > 1:
-            from weft.scale.context import shard  # pyright: ignore
+            from weft.scale.context import split
 
-            shard(model, self.mesh["cp"])
-        if self.data_ranks > 1:
+            split(model, self.mesh["cp"].get_group())
+        if self.data_ranks * self.copies > 1:
+            own = Group(self.readers.get_group())
             for module in model.modules():
                 if hasattr(module, "across"):
-                    setattr(module, "across", Group(self.data.get_group()))  # noqa: B010
+                    setattr(module, "across", own)  # noqa: B010  # modules are typed otherwise
         return model
 
     def spread(self, model: nn.Module, objective: Objective, autocast: Autocast) -> Spread:
