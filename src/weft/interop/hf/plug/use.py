@@ -47,6 +47,7 @@ def use(model: Model, patterns: Patterns | None) -> Model:
     function = function_for(read)
     model.__dict__.setdefault(_BEFORE, _implementations(model))
     model.set_attn_implementation(function.name)
+    _set_parts(model, function.name)
     _check_set(model, function.name)
     model.__dict__[_PREPARES] = partial(_prepare_cache, model)
     _check_first_forward(model, function)
@@ -80,6 +81,9 @@ def _restored(model: Model) -> Model:
     if before is not None:
         model.__dict__.pop(_PREPARES, None)
         model.set_attn_implementation(before)
+        for part in model.modules():
+            if isinstance(part, PreTrainedModel) and registered(_implementation(part)):
+                part.set_attn_implementation(before[""])
     return model
 
 
@@ -128,6 +132,13 @@ def _check_decoder(model: PreTrainedModel, read: LayerPatterns) -> None:
     for rule in read.rules:
         if rule.side != "encoder":
             made_causal(rule.pattern, heads)
+
+
+def _set_parts(model: PreTrainedModel, name: str) -> None:
+    """Older versions leave out parts whose config is of the model's own class (T5's two sides)."""
+    for part in model.modules():
+        if isinstance(part, PreTrainedModel) and part.config._attn_implementation != name:
+            part.set_attn_implementation(name)
 
 
 def _check_set(model: PreTrainedModel, name: str) -> None:
