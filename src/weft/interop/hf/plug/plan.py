@@ -125,8 +125,8 @@ class MaskPlan:
     def __getattr__(self, name: str) -> Any:
         raise MaskIsPlan(
             f"this model reads {name!r} of its attention mask, which is a plan under a pattern, so "
-            "its attention does not go through the common interface; use the model as it is, or "
-            "see weft.interop.accelerate for the models that weft has twins of"
+            "its attention does not go through the common interface; run it as it is: "
+            "weft.interop.hf.use(model, None)"
         )
 
     def __getitem__(self, place: Any) -> Any:

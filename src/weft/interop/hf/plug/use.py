@@ -106,8 +106,8 @@ def _check_dispatch(model: PreTrainedModel) -> None:
         if isinstance(part, PreTrainedModel) and not part._can_set_attn_implementation():
             raise Unsupported(
                 f"{type(part).__name__} computes its attention in its own code and would not call "
-                "weft's; weft.interop.accelerate(model) has faster twins of some of these models, "
-                "and `weft import hf` reads their checkpoints"
+                "weft's; run it as it is, or build its like from weft's own mixers: longformer, "
+                "bigbird, reformer and others, which `weft mixers` lists"
             )
 
 
@@ -160,7 +160,7 @@ def _check_first_forward(model: PreTrainedModel, function: PatternAttentionFunct
         if _implementation(module) == function.name and function.calls == before:
             raise Unsupported(
                 f"{type(module).__name__} did not call the attention that was set, so the pattern "
-                "had no effect; see weft.interop.accelerate for models with attention of their own"
+                "had no effect; run it as it is: weft.interop.hf.use(model, None)"
             )
 
     handle = model.register_forward_hook(check)
