@@ -290,3 +290,56 @@ def test_mixers_with_kernels_of_their_own_run_between_graphs_on_a_gpu(name, monk
     with torch._dynamo.config.patch(recompile_limit=8, fail_on_recompile_limit_hit=False):
         compile_layers(nn.ModuleList([mixer]))
     assert ("forward" in vars(mixer)) == mixer.outside_graphs == (name in OUTSIDE)
+
+
+class Disturbed:
+    """Recordings of which the first ones are given up by the driver."""
+
+    def __init__(self, failures, monkeypatch, message="CUDA error: capture was invalidated"):
+        self.left, self.calls = failures, 0
+
+        def recorded(recorder, call):
+            self.calls += 1
+            if self.left:
+                self.left -= 1
+                raise RuntimeError(message)
+            return Graph(call)
+
+        monkeypatch.setattr(CudaGraphs, "recorded", recorded)
+
+
+def learnt(one, source, steps=7):
+    for number in range(steps):
+        one.step(source.batch(number), number, number)
+    return one
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_recording_that_was_disturbed_is_tried_again(cuda, monkeypatch, failures):
+    shape = trunk(dropout=0.0)
+    fixed = padded(shape=shape)
+    disturbed = Disturbed(failures, monkeypatch)
+    one = learnt(recording(shape=shape, source=fixed), fixed)
+    other = learnt(Learner(stage(shape=shape, source=fixed, valid=False), 0, CPU), fixed)
+    assert disturbed.calls == 2 + failures
+    assert not one.recorder.gave_up
+    assert differences(one, other) == []
+
+
+@pytest.mark.parametrize("failures", [3, 100])
+def test_updates_go_on_one_by_one_where_none_can_be_recorded(cuda, monkeypatch, failures):
+    shape = trunk(dropout=0.0)
+    fixed = padded(shape=shape)
+    disturbed = Disturbed(failures, monkeypatch)
+    with pytest.warns(UserWarning, match=r"no longer recorded: that failed 3 times \(CUDA error"):
+        one = learnt(recording(shape=shape, source=fixed), fixed)
+    other = learnt(Learner(stage(shape=shape, source=fixed, valid=False), 0, CPU), fixed)
+    assert disturbed.calls == 3
+    assert differences(one, other) == []
+
+
+def test_other_errors_of_a_recorded_part_are_raised(cuda, monkeypatch):
+    fixed = padded()
+    Disturbed(1, monkeypatch, "CUDA out of memory")
+    with pytest.raises(RuntimeError, match="out of memory"):
+        learnt(recording(source=fixed), fixed)

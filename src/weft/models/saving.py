@@ -49,8 +49,19 @@ def save(model: nn.Module, path: str | Path) -> Path:
         if (usage := getattr(model, "usage", None)) is not None:
             write_usage(usage, new)
         tensors = {name: t.detach().contiguous() for name, t in _tensors(model).items()}
-        save_file(tensors, new / "model.safetensors")
+        write_tensors(tensors, new / "model.safetensors")
     return path
+
+
+def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """A safetensors file; what the system refuses is said in words."""
+    try:
+        save_file(tensors, path)
+    except SafetensorError as cause:
+        raise WeftError(
+            f"{path} cannot be written: {cause}; is the disk full? Make room and run the same "
+            "command again: a training goes on from its last checkpoint"
+        ) from cause
 
 
 def load(

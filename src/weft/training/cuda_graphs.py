@@ -13,6 +13,7 @@ gradients, and the sums that the learner keeps.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 WARM_UP = 3  # updates before any recording: kernels are chosen, the optimiser's memory is made
 _GRAPHS = 64  # per layer: shapes, train and evaluation, settings that differ by layer
+_TRIES = 3  # to record: the driver gives up a recording when other processes disturb it
 _SHAPES = 64  # of parts that are recorded
 RECORDED_WIDTHS = 16  # of the parts of padded batches
 
@@ -82,6 +84,7 @@ class CudaGraphs:
         self.parts: dict[Shape, RecordedPart | None] = {}  # None: seen once, and not recorded yet
         self.end: torch.cuda.CUDAGraph | None = None
         self.learnt: dict[str, nn.Parameter] = {}  # what the updates change
+        self.gave_up = False  # what is not recorded yet runs as it is
         self.held: dict[int, Any] = {}  # what the recordings read from and others may forget
 
     def learn(self, batch: Batch, made: int) -> None:
@@ -97,7 +100,8 @@ class CudaGraphs:
     def micro_step(self, batch: Batch, *, first: bool) -> None:
         """One part: as it is at first, so that its kernels are chosen and built, then recorded."""
         shape = (first, *((name, tuple(t.shape)) for name, t in batch.tensors().items()))
-        if self.seen < WARM_UP or shape not in self.parts:
+        new = shape not in self.parts
+        if self.seen < WARM_UP or new or (self.gave_up and self.parts[shape] is None):
             self.parts.setdefault(shape, None)
             if len(self.parts) > _SHAPES:
                 raise WeftError(
@@ -112,6 +116,8 @@ class CudaGraphs:
             own = {name: tensor.clone() for name, tensor in batch.tensors().items()}
             own = batch.with_tensors(own, reach=None)
             graph = self.record(lambda: self.learner.micro_step(own, first=first))
+            if graph is None:
+                return self.micro_step(batch, first=first)
             recorded = self.parts[shape] = RecordedPart(own, graph)
         places = recorded.batch.tensors()
         for name, tensor in batch.tensors().items():
@@ -129,9 +135,12 @@ class CudaGraphs:
                 for parameter in self.learnt.values():
                     parameter.grad = torch.zeros_like(parameter)
             return
-        if self.end is None:
+        if self.end is None and not self.gave_up:
             self.end = self.record(lambda: self.learner.update(self.made))
-        self.end.replay()
+        if self.end is None:
+            self.learner.update(self.made)
+        else:
+            self.end.replay()
 
     def with_gradients(self) -> dict[str, nn.Parameter]:
         """The parameters that have a gradient now."""
@@ -147,8 +156,27 @@ class CudaGraphs:
                 "has one now, which a recorded update would leave out; set graph=false"
             )
 
-    def record(self, call: Callable[[], object]) -> torch.cuda.CUDAGraph:
-        """Record a call; nothing is computed yet."""
+    def record(self, call: Callable[[], object]) -> torch.cuda.CUDAGraph | None:
+        """Record a call; nothing is computed yet. None, after a warning, if that cannot be done."""
+        reason = ""
+        for _ in range(_TRIES):
+            try:
+                return self.recorded(call)
+            except RuntimeError as error:
+                if "captur" not in str(error):  # it fails without a recording, too
+                    raise
+                reason = str(error).splitlines()[0]
+        warnings.warn(
+            f"updates are no longer recorded: that failed {_TRIES} times ({reason}), as it does "
+            "when other processes use the GPU. They run one by one, slower and with the same "
+            "results",
+            stacklevel=2,
+        )
+        self.gave_up = True
+        return None
+
+    def recorded(self, call: Callable[[], object]) -> torch.cuda.CUDAGraph:
+        """The recording of a call."""
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.learner.generator)
         # Only this thread is recorded: the one that prepares batches may ask for pinned memory.

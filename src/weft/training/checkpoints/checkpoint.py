@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from weft.errors import WeftError
 from weft.files import sync_entry
 from weft.models import save as save_model
+from weft.models.saving import write_tensors
 
 FORMAT = 1
 KEPT = 2
@@ -59,7 +60,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
     tensors = {name: t.detach().cpu().contiguous() for name, t in checkpoint.tensors.items()}
-    save_file(tensors, scratch / _TENSORS)
+    write_tensors(tensors, scratch / _TENSORS)
     values = {"format": FORMAT, "step": checkpoint.step, "values": checkpoint.values}
     values["checksum"] = checksum(scratch / _TENSORS, values)
     (scratch / _VALUES).write_text(json.dumps(values) + "\n")
