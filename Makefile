@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Some virtual machines announce AMX and refuse it; oneDNN must be told before torch is imported.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 
-.PHONY: test demo lint types check-long fuzz mutants clean
+.PHONY: test demo lint types check-long check-gpu fuzz faults mutants clean
 
 test: lint types
 	$(BIN)/python -m pytest -n 2
@@ -24,10 +24,18 @@ types: $(VENV)/ready
 check-long: $(VENV)/ready
 	$(BIN)/python -m pytest -m "long and not gpu" -n 2
 
+# On a machine with a CUDA device, under 10 minutes; needs torch and the packages of weft alone.
+check-gpu:
+	PYTHONPATH=src $(PYTHON) tests/gpu/check.py --minutes 9
+
 # Campaigns, seeded; docs/reliability.md has their figures. Half an hour and some hours on 2 cores.
 fuzz: $(VENV)/ready
 	$(BIN)/python tests/campaigns/fuzzing.py --inputs 100000
 	$(BIN)/python tests/campaigns/sanitized.py --inputs 200000
+
+faults: $(VENV)/ready
+	$(BIN)/python tests/campaigns/faults.py $$(mktemp -d)/runs --count 100
+	$(BIN)/python tests/campaigns/kills.py $$(mktemp -d)/runs --kills 100 --grid-kills 10
 
 mutants: $(VENV)/ready
 	$(BIN)/python tests/campaigns/mutants.py --count 100

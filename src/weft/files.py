@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Container, Iterator
@@ -56,6 +57,13 @@ def replacing_folder(path: Path, names: Container[str], what: str) -> Iterator[P
         new.rename(path)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed processes were writing by `replacing`; nobody else may write here now."""
+    for path in folder.iterdir():
+        if re.fullmatch(r"\..+\.[0-9]+", path.name) and path.is_file():
+            path.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, data: bytes) -> None:

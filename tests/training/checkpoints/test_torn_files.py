@@ -136,3 +136,21 @@ def test_fingerprints_tell_content_alone():
         first.fingerprint,
         paired.fingerprint,
     )
+
+
+def test_what_a_killed_process_was_writing_is_removed(tmp_path):
+    """A kill between the temporary file and its rename, in another life of the run."""
+    run = stopped(tmp_path / "killed")
+    for name in (".metrics.jsonl.12345", ".settings.json.7", ".done.json.4194304"):
+        (tmp_path / "killed" / name).write_text("half")
+    (tmp_path / "killed" / ".notes.of.mine").write_text("not ours")
+    train(run, tmp_path / "killed")
+    assert sorted(path.name for path in (tmp_path / "killed").iterdir()) == [
+        ".lock",
+        ".notes.of.mine",
+        "best",
+        "done.json",
+        "last",
+        "metrics.jsonl",
+        "settings.json",
+    ]

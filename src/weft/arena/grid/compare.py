@@ -32,7 +32,7 @@ from weft.arena.grid.grid import Cell, Grid, write_grid
 from weft.arena.grid.measure import row_of, with_targets
 from weft.arena.grid.pictures import draw_patterns
 from weft.errors import WeftError
-from weft.files import locked, read_json, write_bytes, write_json
+from weft.files import locked, read_json, remove_leftovers, write_bytes, write_json
 from weft.models import EncoderDecoder
 from weft.rows import Row, append, read
 
@@ -114,6 +114,7 @@ def compare(
     with locked(folder / ".lock", wait=False) as free:
         if not free:
             raise WeftError(f"another comparison is running in {folder}; wait until it ends")
+        remove_leftovers(folder)
         if options.retry:
             _forget_failures(folder)
         rows = _known_rows(folder, cells)

@@ -20,7 +20,7 @@ from typing import Any
 
 from weft import rows
 from weft.errors import WeftError
-from weft.files import locked, read_object, replacing, write_json
+from weft.files import locked, read_object, remove_leftovers, replacing, write_json
 from weft.training.checkpoints import checkpoint
 from weft.training.run import Outcome, Run, described
 from weft.training.settings import FREE
@@ -44,6 +44,7 @@ class RunFolder:
                     f"another process is training in {self.folder}; wait for it, or give "
                     "this run a folder of its own"
                 )
+            remove_leftovers(self.folder)
             yield
 
     def check(self, run: Run) -> None:
