@@ -39,7 +39,7 @@ def replacing(path: Path) -> Iterator[Path]:
 def replacing_folder(path: Path, names: Container[str], what: str) -> Iterator[Path]:
     """An empty folder to write to; it becomes `path` at the end, unless an error comes first.
 
-    A folder that is replaced holds files of these names alone: it was `what`.
+    Its files are on the disk before it gets the name. A folder that is replaced holds files of these names alone: it was `what`.
     """
     if path.exists() and not (path.is_dir() and all(f.name in names for f in path.iterdir())):
         raise WeftError(
@@ -52,11 +52,26 @@ def replacing_folder(path: Path, names: Container[str], what: str) -> Iterator[P
     try:
         (new := scratch / "new").mkdir()
         yield new
-        if path.exists():
-            path.rename(scratch / "old")
-        new.rename(path)
+        for file in filter(Path.is_file, new.rglob("*")):
+            with file.open("rb+") as content:
+                os.fsync(content.fileno())
+        _exchange(new, path, scratch / "old")
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+    sync_entry(path.parent)
+
+
+def _exchange(new: Path, path: Path, old: Path) -> None:
+    """Put `new` where `path` is; where that fails, what was there stays there."""
+    existed = path.exists()
+    if existed:
+        path.rename(old)
+    try:
+        new.rename(path)
+    except OSError:
+        if existed:
+            old.rename(path)
+        raise
 
 
 def remove_leftovers(folder: Path) -> None:
