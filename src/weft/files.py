@@ -39,7 +39,8 @@ def replacing(path: Path) -> Iterator[Path]:
 def replacing_folder(path: Path, names: Container[str], what: str) -> Iterator[Path]:
     """An empty folder to write to; it becomes `path` at the end, unless an error comes first.
 
-    Its files are on the disk before it gets the name. A folder that is replaced holds files of these names alone: it was `what`.
+    Its files are on the disk before it gets the name. A folder that is replaced holds files of
+    these names alone: it was `what`.
     """
     if path.exists() and not (path.is_dir() and all(f.name in names for f in path.iterdir())):
         raise WeftError(
