@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Some virtual machines announce AMX and refuse it; oneDNN must be told before torch is imported.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 
-.PHONY: test demo lint types check-long check-gpu fuzz faults mutants clean
+.PHONY: test demo tour docs lint types check-long check-gpu fuzz faults mutants clean
 
 test: lint types
 	$(BIN)/python -m pytest -n 2
@@ -13,6 +13,15 @@ test: lint types
 # Five mechanisms read 4,096 bytes, about 5 minutes on 2 cores; run again, it goes on where it was.
 demo: $(VENV)/ready
 	$(BIN)/python -m weft compare --recipe demo --span-samples 4 --out runs/demo
+
+# A walk through the verbs, about 10 minutes on 2 cores.
+tour: $(VENV)/ready
+	$(BIN)/python -m weft tour --into runs/tour
+
+# The documentation as a site, in build/site.
+docs: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	$(BIN)/python docs/site.py
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check src tests benchmarks examples docs

@@ -401,8 +401,42 @@ def result_sections() -> dict[Path, dict[str, str]]:
                 found["h200_terraformer_bytes"], found.get("cpu_terraformer_bytes")
             )
         },
+        DOCS / "demo.md": demo_sections(found.get("cpu_passages")),
         DOCS / "ablate.md": {"ablate_bytes": ablation(found.get("ablate_bytes"))},
     }
+
+
+def demo_sections(rows: list[dict[str, Any]] | None) -> dict[str, str]:
+    """The rows of the demo, best first, and what separates the best one from dense attention."""
+    if not rows:
+        return dict.fromkeys(("demo", "demo_why"), "No rows of this are committed.")
+    rows = sorted(rows, key=lambda row: -row["test_score"])
+    dense = next(row for row in rows if row["dense"])
+    at, rules = rows[0], rows[0]["baselines"]
+    lines = [
+        f"{at['data']}; {at['device_name']}, {at['threads']} threads, torch {at['torch']}, "
+        f"{at['date'][:10]}, one seed. {at['condition']}",
+        "",
+        "| mechanism | accuracy | updates | updates a second, to dense | parameters |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        ratio = row["steps_per_second"] / dense["steps_per_second"]
+        cells = [f"{row['test_score']:.3f}", f"{row['steps']:,}", f"{ratio:.2f}×"]
+        lines.append(
+            "| " + " | ".join([f"`{row['label']}`", *cells, f"{row['parameters']:,}"]) + " |"
+        )
+    lines += [
+        f"| *{rule}, nothing learned* | {score:.3f} | – | – | – |" for rule, score in rules.items()
+    ]
+    best = rows[0]
+    ratio = best["steps"] / dense["steps"]
+    why = (
+        f"`{best['label']}` is first with {best['test_score']:.3f}, dense attention has "
+        f"{dense['test_score']:.3f}: in the same time it made {best['steps']:,} updates against "
+        f"{dense['steps']:,}, {ratio:.1f} times as many."
+    )
+    return {"demo": "\n".join(lines), "demo_why": why}
 
 
 def quantise_table(rows: list[dict[str, Any]]) -> str:
@@ -780,7 +814,10 @@ def written() -> dict[Path, dict[str, str]]:
 
 def main() -> None:
     """Write all documents and, unless told `--text`, draw all pictures."""
+    from weft.use.tour import notebook
+
     MEASURED.write_text(measured_text())
+    (DOCS / "tour.ipynb").write_text(notebook())
     for path, contents in written().items():
         text = path.read_text()
         for name, content in contents.items():

@@ -16,7 +16,7 @@ from weft.cli.inspect import mixers, pattern, plan, tasks
 from weft.cli.interop import exporting
 from weft.cli.make import example_data, new, report
 from weft.cli.measure import bench
-from weft.cli.use import advise, evaluate, export, generate, predict, quantise
+from weft.cli.use import advise, evaluate, export, generate, predict, quantise, tour
 from weft.cli.verbs import App, Plugins, Verbs
 from weft.plugins import load_plugins
 
@@ -45,6 +45,7 @@ def _every_verb(
     load_plugins(plugin or [])
 
 
+app.command("tour")(tour.tour)
 app.command("compare")(compare.compare)
 app.command("ablate")(ablate.ablate)
 app.command("train")(train.train)
