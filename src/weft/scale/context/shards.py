@@ -118,6 +118,18 @@ class KeyPlan:
         return found
 
     @cached_property
+    def by_holder(self) -> tuple[tuple[Ints, ...], ...]:
+        """The same by reader and holder; of itself a rank holds all of its keys."""
+        ranks = range(self.shards.ranks)
+        found = []
+        for reader, keys in enumerate(self.needs):
+            owner = self.shards.owners(keys)
+            parts = [keys[owner == holder] for holder in ranks]
+            parts[reader] = self.shards.positions(reader)
+            found.append(tuple(parts))
+        return tuple(found)
+
+    @cached_property
     def turns(self) -> bool:
         """Whether keys are fetched rank by rank: where some rank would fetch over a shard."""
         return max(map(len, self.needs)) > self.shards.size
