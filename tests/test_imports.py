@@ -74,7 +74,9 @@ def registers(tree: ast.AST) -> set[str]:
     return {
         node.args[0].value
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "MIXERS.register"
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "attr", "") == "register"
+        and ast.unparse(node.func) == "MIXERS.register"
     }
 
 
