@@ -6,6 +6,8 @@ does not know (rows of others) are read as scores that rise.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,6 +45,9 @@ METRICS: dict[str, Metric] = {
     "bits per byte": Metric(rising=False, unit="bits"),
     "bits per pixel": Metric(rising=False, unit="bits"),
     "mean squared error": Metric(rising=False),
+    "mean absolute error": Metric(rising=False),
+    "root mean squared error": Metric(rising=False),
+    "R²": Metric(),
     "loss": Metric(rising=False, unit="nats"),
     "perplexity": Metric(rising=False),
 }
@@ -61,3 +66,27 @@ def higher_is_better(name: str) -> bool:
 def sign(name: str) -> int:
     """1 where more is better, else −1: `sign · score` rises with quality."""
     return 1 if metric(name).rising else -1
+
+
+def standard_error(name: str, score: float, count: float) -> float:
+    """Of a share of right answers among so many rows; 0 for other metrics."""
+    if not metric(name).share or count <= 0:
+        return 0.0
+    return math.sqrt(max(score * (1 - score), 0.0) / count)
+
+
+def best_of(name: str, scores: Mapping[str, float]) -> tuple[str, float]:
+    """The best of some scores, with its key."""
+    return max(scores.items(), key=lambda item: sign(name) * item[1])
+
+
+def clearly_better(
+    name: str, score: float, rules: Mapping[str, float], count: float, spread: float = 0.0
+) -> bool:
+    """Whether a score beats every trivial rule by more than chance in so many rows explains.
+
+    `spread` is the standard deviation over seeds, where there is one.
+    """
+    _, rule = best_of(name, rules)
+    margin = max(spread, 2 * standard_error(name, rule, count))
+    return sign(name) * (score - rule) > margin

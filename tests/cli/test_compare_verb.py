@@ -28,6 +28,7 @@ def planned(monkeypatch, tmp_path):
         raise Planned
 
     monkeypatch.setattr(grids._Running, "run", stop)
+    monkeypatch.setattr(grids, "_plans", lambda *given: {})  # no probe
 
     def call(*args):
         done = run(app, ["compare", *args, "--out", str(tmp_path / "run")])

@@ -43,3 +43,19 @@ def test_a_class_that_never_occurs_is_left_out():
     found = tally.scores()
     assert found.macro_f1 == 1.0
     assert [own["label"] for own in found.row()["classes"]] == ["0", "1"]
+
+
+def test_the_reliability_curve_makes_up_the_error():
+    torch.manual_seed(1)
+    scores, y = torch.randn(300, 5), torch.randint(5, (300,))
+    tally = ClassTally(scores)
+    tally.add(scores, y)
+    found = tally.scores()
+    assert sum(own.count for own in found.reliability) == 300
+    parts = (own.count * abs(own.accuracy - own.confidence) for own in found.reliability)
+    assert sum(parts) / 300 == pytest.approx(found.calibration_error)
+    sure = scores.softmax(-1).amax(-1)
+    for own in found.reliability:
+        at = int(own.confidence * BINS)
+        assert own.count == int(((sure * BINS).long() == at).sum())
+    assert found.row()["reliability"][0]["count"] == found.reliability[0].count

@@ -229,3 +229,11 @@ def test_compiled_training_is_the_same_to_rounding(tmp_path):
     assert one.keys() == two.keys()
     for name in one:
         torch.testing.assert_close(two[name], one[name], rtol=1e-9, atol=1e-9)
+
+
+def test_time_before_and_after_belongs_to_the_minutes(tmp_path):
+    lengthy = {"steps": 10**6, "evaluate_every": 10**6, "minutes": 1.0}
+    assert train(one_stage(**lengthy), tmp_path / "a", waited=60.0).steps == 1
+    assert train(one_stage(**lengthy), tmp_path / "b", waited=20.0, reserve=40.0).steps == 1
+    outcome = train(one_stage(**lengthy), tmp_path / "c", waited=20.0, reserve=39.7)
+    assert 1 < outcome.steps < 10**6

@@ -26,6 +26,7 @@ app = App(
     help="Transformers for long sequences: look at mechanisms, compare them, train and run them.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",  # "rich" takes [brackets] of a text for its own
 )
 
 

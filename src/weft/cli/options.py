@@ -41,7 +41,7 @@ Changes = Annotated[
 ]
 Steps = Annotated[int | None, typer.Option(min=1, help="Updates of each training.")]
 Minutes = Annotated[
-    float | None, typer.Option(min=0.0, help="Time of each training; whichever ends first.")
+    float | None, typer.Option(min=0.0, help="What is waited for each training, scores included.")
 ]
 Tables = Annotated[
     list[str] | None, typer.Option(help="Your own table: CSV, JSON lines or Parquet.")

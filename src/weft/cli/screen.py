@@ -43,7 +43,7 @@ def rich_table(grid: Any) -> Any:
     from weft.printable import printable
 
     styles = {"best": "bold", "second": "underline", "faint": "dim"}
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", caption=grid.caption or None)
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", caption="\n".join(grid.below) or None)
     for place, name in enumerate(grid.header):
         number = any(row[place].number for row in grid.rows)
         table.add_column(name, justify="right" if number else "left")

@@ -35,7 +35,7 @@ class Loss(NamedTuple):
     count: Tensor  # () int64: items
     right: Tensor  # () int64: items whose best answer is the right one
     hits: Tensor | None = None  # (b,): which rows are right as a whole, where that means something
-    scores: Tensor | None = None  # (b, classes) of documents, without a gradient
+    scores: Tensor | None = None  # (b, classes) or (b, 1) of documents, without a gradient
 
 
 @config

@@ -37,4 +37,5 @@ class Regress:
             raise WeftError("regress learns one number per row; this batch has none: give Batch.y")
         guess = wide(model(batch.x, **batch.given)).squeeze(-1)  # (b,)
         total = (guess - batch.y.to(guess.dtype)).square().sum()
-        return Loss(total, counted(len(batch), total), counted(0, total))
+        shown = guess.detach()[:, None]
+        return Loss(total, counted(len(batch), total), counted(0, total), scores=shown)

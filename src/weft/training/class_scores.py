@@ -8,6 +8,7 @@ Guo et al. 2017, https://arxiv.org/abs/1706.04599, for the latter (15 bins of eq
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,11 +21,21 @@ MOST_CLASSES = 1000  # a table of confusions of more is too large
 
 
 @dataclass(frozen=True)
+class ReliabilityBin:
+    """Rows of about the same confidence: calibrated where accuracy equals it."""
+
+    confidence: float
+    accuracy: float
+    count: int
+
+
+@dataclass(frozen=True)
 class ClassScores:
     """Of all rows of a split."""
 
     confusion: tuple[tuple[int, ...], ...]  # rows by true class, columns by predicted class
     calibration_error: float
+    reliability: tuple[ReliabilityBin, ...] = ()
 
     @property
     def f1(self) -> list[float | None]:
@@ -59,6 +70,7 @@ class ClassScores:
             "macro F1": self.macro_f1,
             "calibration error": self.calibration_error,
             "classes": classes,
+            "reliability": [dataclasses.asdict(own) for own in self.reliability],
         }
 
 
@@ -90,7 +102,9 @@ class ClassTally:
         confusion = self.confusion.view(self.classes, self.classes).tolist()
         rows, right, sure = self.bins.cpu()
         error = float((right - sure).abs().sum() / rows.sum().clamp(min=1))
-        return ClassScores(tuple(map(tuple, confusion)), error)
+        found = zip(rows.tolist(), right.tolist(), sure.tolist(), strict=True)
+        curve = tuple(ReliabilityBin(s / n, r / n, int(n)) for n, r, s in found if n)
+        return ClassScores(tuple(map(tuple, confusion)), error, curve)
 
 
 def _f1(confusion: Sequence[Sequence[int]], k: int) -> float | None:

@@ -20,6 +20,7 @@ from weft.objectives.base import Metric, score_of
 from weft.scale.team import Alone
 from weft.training.class_scores import MOST_CLASSES, ClassScores, ClassTally
 from weft.training.data.seeds import derive
+from weft.training.number_scores import NumberScores, NumberTally
 from weft.training.precision import Precision
 from weft.training.settings import PrecisionName
 
@@ -49,6 +50,7 @@ class Score:
     count: int  # items: documents, or predicted tokens
     groups: tuple[GroupScore, ...] = ()
     classes: ClassScores | None = None  # of classifiers
+    numbers: NumberScores | None = None  # of regressions
 
     def row(self) -> dict[str, Any]:
         """Flat, for a row of metrics; groups become `group <name>`."""
@@ -111,13 +113,13 @@ class _Tally:
         self.hits: list[Tensor] = []
         self.groups: list[Tensor] = []
         self.classes: ClassTally | None = None
+        self.numbers: NumberTally | None = None
 
     def add(self, loss: Loss, batch: Batch) -> None:
         self.sums += torch.stack([part.to(self.sums.dtype) for part in loss[:3]])
         scores = loss.scores
-        if scores is not None and batch.y is not None and scores.shape[-1] <= MOST_CLASSES:
-            self.classes = self.classes or ClassTally(scores)
-            self.classes.add(scores, batch.y)
+        if scores is not None and batch.y is not None:
+            self._look_closer(scores, batch.y)
         if loss.hits is None:
             return
         self.rows += torch.stack([torch.ones_like(loss.hits), loss.hits]).sum(1).to(self.rows.dtype)
@@ -131,13 +133,25 @@ class _Tally:
             return
         self.sums, self.rows = team.total(self.sums), team.total(self.rows)
         device = self.sums.device
-        parts = team.together([(self.hits, self.groups, self.classes)])
-        self.hits = [hit.to(device) for hits, _, _ in parts for hit in hits]
-        self.groups = [group.to(device) for _, groups, _ in parts for group in groups]
-        tallies = [each for _, _, each in parts if each is not None]
+        parts = team.together([(self.hits, self.groups, self.classes, self.numbers)])
+        self.hits = [hit.to(device) for hits, *_ in parts for hit in hits]
+        self.groups = [group.to(device) for _, groups, *_ in parts for group in groups]
+        tallies = [each for *_, each, _ in parts if each is not None]
         self.classes = tallies[0] if tallies else None
         for other in tallies[1:]:
             tallies[0].join(other)
+        numbers = [each for *_, each in parts if each is not None]
+        self.numbers = numbers[0] if numbers else None
+        for other in numbers[1:]:
+            numbers[0].join(other)
+
+    def _look_closer(self, scores: Tensor, y: Tensor) -> None:
+        if scores.shape[-1] == 1:
+            self.numbers = self.numbers or NumberTally(scores)
+            self.numbers.add(scores, y)
+        elif scores.shape[-1] <= MOST_CLASSES:
+            self.classes = self.classes or ClassTally(scores)
+            self.classes.add(scores, y)
 
     def score(self, metric: Metric, names: tuple[str, ...]) -> Score:
         total, count, right = self.sums.tolist()
@@ -148,7 +162,9 @@ class _Tally:
         rows, hits = self.rows.tolist()
         value = score_of(metric, loss, accuracy, hits / rows if rows else None)
         classes = None if self.classes is None else self.classes.scores()
-        return Score(metric, value, loss, accuracy, int(count), self._by_group(names), classes)
+        numbers = None if self.numbers is None else self.numbers.scores()
+        groups = self._by_group(names)
+        return Score(metric, value, loss, accuracy, int(count), groups, classes, numbers)
 
     def _by_group(self, names: tuple[str, ...]) -> tuple[GroupScore, ...]:
         if not self.groups:

@@ -40,8 +40,19 @@ from weft.training.speed import Memory, Stopwatch
 from weft.training.trackers import Tracking
 
 
-def train(run: Run, folder: str | Path, progress: Progress | None = None) -> Outcome:
-    """Train a run in its folder: from the start, or on from where it was, or not if it is done."""
+def train(
+    run: Run,
+    folder: str | Path,
+    progress: Progress | None = None,
+    *,
+    waited: float = 0.0,
+    reserve: float = 0.0,
+) -> Outcome:
+    """Train a run in its folder: from the start, or on from where it was, or not if it is done.
+
+    Of the run's minutes, `waited` seconds went by before this call (data, a probe), and `reserve`
+    seconds are left for what follows (validation, scores).
+    """
     settings = run.filled_settings
     team = team_of(settings.mesh, settings.torch_device())
     for stage in run.stages:
@@ -60,6 +71,7 @@ def train(run: Run, folder: str | Path, progress: Progress | None = None) -> Out
         random = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
         with random, Interrupt() as interrupt:
             trainer = Trainer(run, record, listener, device, interrupt, team)
+            trainer.apart = waited + reserve
             try:
                 return trainer.train()
             finally:
@@ -80,6 +92,7 @@ class Trainer:
     ) -> None:
         self.run, self.record, self.progress, self.device = run, record, progress, device
         self.interrupt, self.team = interrupt, team or Alone()
+        self.apart = 0.0  # seconds of the run's minutes that are not for its updates
         self.asked: str | None = None  # to stop, as all processes know
         found = self.found()
         self.at = RunState() if found is None else RunState(**found.values["place"])
@@ -105,7 +118,7 @@ class Trainer:
                 self.save()
                 return self.end("interrupted", self.requested)
             minutes = self.run.filled_settings.minutes
-            spent = minutes is not None and self.at.seconds >= 60 * minutes
+            spent = minutes is not None and self.at.seconds + self.apart >= 60 * minutes
             if spent or self.at.stage + 1 == len(self.run.stages):
                 return self.end("done")
             self.next_stage()
@@ -237,7 +250,7 @@ class Trainer:
         self.tick()
         at = self.at
         limits = [
-            (at.seconds, self.run.filled_settings.minutes),
+            (at.seconds + self.apart, self.run.filled_settings.minutes),
             (at.seconds - at.began_seconds, self.stage.settings.minutes),
         ]
         return any(limit is not None and spent >= 60 * limit for spent, limit in limits)

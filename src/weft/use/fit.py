@@ -8,21 +8,28 @@ It is the training of `weft train --data`: the table task, the usual small encod
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import sys
 import tempfile
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from weft.arena.experiment.pace import pace_of
 from weft.arena.experiment.results import score_test
 from weft.arena.experiment.runs import check_marks, run_of
 from weft.arena.experiment.settings import Experiment, write_experiment
 from weft.arena.experiment.short import MIXER, budget, short_recipe
+from weft.arena.experiment.time_plan import TimePlan, read_plan, said, time_plan, write_plan
 from weft.arena.tasks.table.task import table_from_options
 from weft.errors import WeftError
 from weft.models import load
+from weft.printable import printable
 from weft.scale.mesh import rank
-from weft.training import Outcome, Progress, train
+from weft.training import Outcome, Progress, Run, train
+from weft.training.checkpoints.run_folder import check_place
 from weft.training.settings import device_named
 
 ROWS = "data.jsonl"  # rows that were in memory, in the run's folder
@@ -51,28 +58,84 @@ def fit(
     dicts or of tuples (text, label) or (text, second, label). `second` makes pairs, `group` keeps
     rows that share its value in one split, `number` predicts
     a number instead of a class. `settings` are further ones: "model.layers=2",
-    "training.lr=1e-3". `out` is the run's folder; a run that was stopped goes on there.
+    "training.lr=1e-3". `out` is the run's folder; a run that was stopped goes on there. `minutes`
+    are what the call takes in all; an estimate goes to standard error before the first update.
     """
+    began = time.perf_counter()
     folder = Path(out if out is not None else tempfile.mkdtemp(prefix="weft-"))
+    check_place(folder)
     columns = [name for name in (text, second, group, label) if name]
     files = _files(data, folder, columns)
     further = {"second": second, "group": group, "number": number}
     task = table_from_options(files, text, label, **further)
     changes = [*budget(steps, minutes), f"training.device={device}", f"training.seed={seed}"]
     experiment = short_recipe([*changes, *settings], steps, task=task, mixer=mixer).experiment
-    outcome = train_in(folder, experiment, progress)
+    outcome = train_in(folder, experiment, progress or Notes(), began=began)
     if outcome.status != "done":
         raise WeftError(f"stopped and saved; the same call with out={str(folder)!r} goes on")
     return finished(folder, experiment)
 
 
-def train_in(folder: Path, experiment: Experiment, progress: Progress | None = None) -> Outcome:
-    """Train an experiment in its folder, with its settings beside it."""
+class Notes(Progress):
+    """Says what a person should know, the estimate above all, and nothing else."""
+
+    def note(self, text: str) -> None:
+        print(printable(text), file=sys.stderr)
+
+
+def train_in(
+    folder: Path,
+    experiment: Experiment,
+    progress: Progress | None = None,
+    *,
+    began: float | None = None,
+    scored: bool = True,
+) -> Outcome:
+    """Train an experiment in its folder, with its settings beside it.
+
+    A short probe comes first, and an estimate as a note. Minutes count from `began` (of
+    `time.perf_counter`) and include the scores of the test split, where they are to follow.
+    """
+    began = time.perf_counter() if began is None else began
     check_marks(experiment)
-    prepared = run_of(experiment)
-    if rank() == 0:
-        write_experiment(folder, experiment)
-    return train(prepared, folder, progress)
+    check_place(folder)
+    if experiment.training.mesh is not None:  # a probe would be of one process of several
+        prepared = run_of(experiment)
+        if rank() == 0:
+            write_experiment(folder, experiment)
+        return train(prepared, folder, progress)
+    plan = read_plan(folder)
+    prepared = run_of(experiment, plan)
+    if plan is None and not experiment.phase and not (folder / "settings.json").exists():
+        plan = _planned(folder, experiment, prepared, progress, began, scored)
+        prepared = run_of(experiment, plan)
+    write_experiment(folder, experiment)
+    reserve = plan.reserve if plan is not None else 0.0
+    waited = time.perf_counter() - began
+    return train(prepared, folder, progress, waited=waited, reserve=reserve)
+
+
+def _planned(
+    folder: Path,
+    experiment: Experiment,
+    prepared: Run,
+    progress: Progress | None,
+    began: float,
+    scored: bool,
+) -> TimePlan | None:
+    """Measure the pace and say how long it takes; the plan, kept, where minutes are given."""
+    pace = pace_of(experiment, prepared)
+    rows = {"test": len(experiment.task.load("test"))} if scored else {}
+    start = time.perf_counter() - began
+    pace = dataclasses.replace(pace, start=start, rows={**pace.rows, **rows})
+    plan = time_plan(experiment.training, pace)
+    if progress is not None:
+        for line in said([plan], [pace], "for this training"):
+            progress.note(line)
+    if experiment.training.minutes is None:
+        return None
+    write_plan(folder, plan)
+    return plan
 
 
 def finished(folder: Path, experiment: Experiment) -> Any:
@@ -80,7 +143,8 @@ def finished(folder: Path, experiment: Experiment) -> Any:
     from weft.report import write_report
 
     model: Any = load(folder, device_named(experiment.training.device))
-    model.scores = score_test(folder, experiment, model)
+    plan = read_plan(folder)
+    model.scores = score_test(folder, experiment, model, plan and plan.test_rows)
     model.folder = folder
     model.report = write_report(folder)
     return model

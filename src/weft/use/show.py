@@ -8,7 +8,7 @@ from typing import Any
 from weft.arena.experiment.results import read_scores
 from weft.errors import WeftError
 from weft.files import read_object
-from weft.metrics import metric
+from weft.metrics import clearly_better, metric
 from weft.models.saving import model_folder
 from weft.models.usage.record import Usage, read_usage
 from weft.rows import Row
@@ -33,15 +33,29 @@ def score_lines(found: Row) -> list[str]:
     """The scores of a split, and those of trivial rules."""
     name, value = found["metric"], found["score"]
     shown = "not finite" if value is None else f"{value:.4f}"
-    lines = [f"{found['split']:8} {name} {shown} on {found['count']:,} items"]
+    whole = found.get("rows of the split")
+    count = f"{found['count']:,}" + (f" of {whole:,}" if whole is not None else "")
+    sampled = ", a sample that fits the minutes" if whole is not None else ""
+    lines = [f"{found['split']:8} {name} {shown} on {count} items{sampled}"]
     lines[0] += f" ({metric(name).direction})"
     if "macro F1" in found:
         lines[0] += f"; macro F1 {found['macro F1']:.4f}, "
         lines[0] += f"calibration error {found['calibration error']:.4f}"
-        lines += _class_lines(found["classes"])
-    for rule, score in found.get("trivial rules", {}).items():
-        lines.append(f"         {rule} (nothing learned): {score:.4f}")
+        lines += _class_lines(found["classes"]) + _confusion_lines(found["classes"])
+    if "mean absolute error" in found:
+        lines += _number_lines(found)
+    rules = found.get("trivial rules", {})
+    lines += [f"         {rule} (nothing learned): {score:.4f}" for rule, score in rules.items()]
+    if rules and value is not None and not clearly_better(name, value, rules, found["count"]):
+        lines.append("         NOTHING WAS LEARNED: no trivial rule is clearly beaten")
     return lines
+
+
+def _number_lines(found: Row) -> list[str]:
+    r2 = "–" if found["R²"] is None else f"{found['R²']:.3f}"
+    absolute, squared = found["mean absolute error"], found["root mean squared error"]
+    said = f"mean absolute error {absolute:.4g}, root mean squared error {squared:.4g}; R² {r2}"
+    return [f"         in the unit of the label: {said}"]
 
 
 def _class_lines(classes: list[Row]) -> list[str]:
@@ -55,6 +69,20 @@ def _class_lines(classes: list[Row]) -> list[str]:
             f"         {own['label']}: precision {own['precision']:.3f}, recall "
             f"{own['recall']:.3f}, F1 {own['f1']:.3f} on {own['count']:,}{taken}"
         )
+    return lines
+
+
+def _confusion_lines(classes: list[Row]) -> list[str]:
+    """The confusion matrix, where it fits a terminal."""
+    names = [str(own["label"]) for own in classes]
+    width = max(7, *(len(name) + 2 for name in names)) if names else 0
+    if not 2 <= len(names) <= 10 or width * (len(names) + 1) > 90:
+        return []
+    lines = ["         confusions, true classes down, predicted ones across"]
+    lines.append("         " + " " * width + "".join(name.rjust(width) for name in names))
+    for own in classes:
+        counts = "".join(f"{own['predicted as'].get(name, 0):,}".rjust(width) for name in names)
+        lines.append(f"         {str(own['label']).ljust(width)}{counts}")
     return lines
 
 

@@ -16,6 +16,7 @@ estimate of the average over all.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,15 +38,25 @@ AT_ONCE = 8  # samples in a batch
 
 
 def required_spans(
-    model: Any, examples: Any, *, samples: int = 128, seed: int = 0, device: Any = "cpu"
+    model: Any,
+    examples: Any,
+    *,
+    samples: int = 128,
+    seed: int = 0,
+    device: Any = "cpu",
+    seconds: float | None = None,
 ) -> list[Row]:
-    """A row for each layer and head: layer, head, span, samples, queries; none without values."""
+    """A row for each layer and head: layer, head, span, samples, queries; none without values.
+
+    After `seconds`, the samples so far are enough; there is always one batch of them.
+    """
     if isinstance(model.config.trunk, EncoderDecoder):
         return []  # who looks how far, in two sequences at once, is another question
     model = model.to(device).eval()
     draw = np.random.default_rng(seed)
     chosen = draw.permutation(len(examples))[:samples]
     found: list[dict[int, Tensor]] = []
+    began, seen = time.perf_counter(), 0
     for at in range(0, len(chosen), AT_ONCE):
         batch = examples.batch(chosen[at : at + AT_ONCE]).to(device)
         lengths = np.full(len(batch), batch.x.shape[1])
@@ -54,8 +65,11 @@ def required_spans(
         most = lengths[:, None] + model.trunk.registers
         index = draw.integers(0, most, size=(len(batch), QUERIES))  # (b, queries)
         found.append(spans_of(model, batch, torch.from_numpy(index).to(device)))
+        seen += len(batch)
+        if seconds is not None and time.perf_counter() - began > seconds:
+            break
     layers = found[0] if found else {}
-    return [row for at in layers for row in _rows(at, [own[at] for own in found], len(chosen))]
+    return [row for at in layers for row in _rows(at, [own[at] for own in found], seen)]
 
 
 def spans_of(model: TrunkModel, batch: Batch, queries: Tensor) -> dict[int, Tensor]:

@@ -7,7 +7,9 @@ from typing import Any
 
 from weft.arena.data.examples import Examples
 from weft.arena.data.marks import MarkedRows
+from weft.arena.data.sample import sample
 from weft.arena.experiment.settings import Experiment
+from weft.arena.experiment.time_plan import TimePlan
 from weft.arena.experiment.usage import usage_of
 from weft.arena.grid.grid import sized
 from weft.arena.tasks import TASKS, Split
@@ -54,10 +56,11 @@ def baselines_of(experiment: Experiment) -> dict[str, float]:
     return task.baselines() if objective_of(experiment).metric == task.metric else {}
 
 
-def run_of(experiment: Experiment) -> Run:
-    """The stages of an experiment, with their data loaded."""
+def run_of(experiment: Experiment, plan: TimePlan | None = None) -> Run:
+    """The stages of an experiment, with their data loaded; `plan`: what fits into its minutes."""
     if not experiment.phase:
-        return Run(stages=(_stage(experiment, Phase(), experiment.training),))
+        own = experiment if plan is None else plan.applied(experiment)
+        return Run(stages=(_stage(own, Phase(), own.training, plan and plan.valid_rows),))
     stages = [
         _stage(in_phase(experiment, phase, f"phase[{i}]"), phase, phase.over(experiment.training))
         for i, phase in enumerate(experiment.phase)
@@ -65,9 +68,10 @@ def run_of(experiment: Experiment) -> Run:
     return Run(stages=tuple(stages), settings=experiment.training)
 
 
-def split_of(experiment: Experiment, split: Split) -> Ordered:
-    """All rows of a split of the experiment's task."""
-    return Ordered(rows=rows_of(experiment, split), batch_size=experiment.training.batch)
+def split_of(experiment: Experiment, split: Split, rows: int | None = None) -> Ordered:
+    """All rows of a split of the experiment's task, or a sample of this many."""
+    own = sample(rows_of(experiment, split), rows)
+    return Ordered(rows=own, batch_size=experiment.training.batch)
 
 
 def rows_of(experiment: Experiment, split: Split) -> Any:
@@ -126,13 +130,18 @@ def in_phase(experiment: Experiment, phase: Phase, where: str = "phase") -> Expe
     )
 
 
-def _stage(experiment: Experiment, phase: Phase, settings: TrainingSettings) -> Stage:
+def _stage(
+    experiment: Experiment,
+    phase: Phase,
+    settings: TrainingSettings,
+    valid_rows: int | None = None,
+) -> Stage:
     model, objective = model_of(experiment), objective_of(experiment)
     return Stage(
         model=model,
         objective=objective,
         source=_source(experiment, settings),
-        valid=Ordered(rows=rows_of(experiment, "valid"), batch_size=settings.batch),
+        valid=split_of(experiment, "valid", valid_rows),
         settings=settings,
         until=phase.until,
         name=phase.name,

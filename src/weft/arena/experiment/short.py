@@ -21,7 +21,6 @@ def budget(steps: int | None, minutes: float | None, *, scheduled: bool = False)
         if not steps and not scheduled:
             # Time ends the training, so no schedule can be laid over a number of steps.
             found += [f"training.steps={ENDLESS}", "training.schedule=constant"]
-            found += ["training.evaluate_every=100"]
     return found
 
 

@@ -14,6 +14,7 @@ import select
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -23,6 +24,7 @@ from typing import Any
 from weft.arena.analysis.span import required_spans
 from weft.arena.experiment.runs import rows_of, run_of
 from weft.arena.experiment.settings import Experiment, experiment
+from weft.arena.experiment.time_plan import TimePlan
 from weft.arena.grid.measure import (
     final_scores,
     is_out_of_memory,
@@ -30,6 +32,7 @@ from weft.arena.grid.measure import (
     reason_of,
     sizes,
 )
+from weft.config import read
 from weft.environment import environment
 from weft.errors import Unsupported, WeftError
 from weft.files import locked, read_json, write_json
@@ -55,16 +58,23 @@ def every(folders: Sequence[Path]) -> int:
 
 
 def main(folder: Path) -> int:
-    """Run the cell; the exit status is 0 if there is a result, whatever it says."""
+    """Run the cell; the exit status is 0 if there is a result, whatever it says.
+
+    Where the job says when it was asked for, the start of the process counts as waited for.
+    """
     job = read_json(folder / "job.json")
+    waited = time.time() - job["asked"] if "asked" in job else 0.0
     with locked(folder / ".cell.lock", wait=True):
         measured: Row = {}
         try:
-            _limit_memory(job["memory_limit"])
+            limit_memory(job["memory_limit"])
             load_plugins(job["plugins"])
             own = experiment(job["experiment"])
             measured.update(environment(device_named(own.training.device).type))
-            done = _run(folder, own, experiment(job["dense"]), job["span_samples"], measured)
+            plan = None if job.get("plan") is None else read(TimePlan, job["plan"], "plan")
+            clock = _Clock(own.training.minutes, waited)
+            dense = experiment(job["dense"])
+            done = _run(folder, own, dense, job["span_samples"], measured, plan, clock)
         except KeyboardInterrupt:
             return INTERRUPTED
         except Exception as error:
@@ -78,27 +88,66 @@ def main(folder: Path) -> int:
     return 0
 
 
-def _run(folder: Path, own: Experiment, dense: Experiment, spans: int, measured: Row) -> bool:
+class _Clock:
+    """What has been waited for: before the training, in it (all resumptions), and after it."""
+
+    def __init__(self, minutes: float | None, waited: float) -> None:
+        self.minutes, self.earlier, self.since = minutes, waited, time.perf_counter()
+
+    def trained(self, seconds: float) -> None:
+        """The training is over: it took this long, resumptions included."""
+        self.earlier, self.since = self.earlier + seconds, time.perf_counter()
+
+    @property
+    def waited(self) -> float:
+        """Seconds."""
+        return self.earlier + time.perf_counter() - self.since
+
+    @property
+    def left(self) -> float | None:
+        """Seconds of the minutes; None: as long as it takes."""
+        return None if self.minutes is None else 60 * self.minutes - self.waited
+
+
+def _run(
+    folder: Path,
+    own: Experiment,
+    dense: Experiment,
+    spans: int,
+    measured: Row,
+    plan: TimePlan | None,
+    clock: _Clock,
+) -> bool:
     """Train, score, measure; False if it was asked to stop."""
     measured.update(sizes(own, dense))
     write_json(folder / "facts.json", measured)
     unfused = forced("dense") if own.unfused else nullcontext()
     with unfused:
-        outcome = train(run_of(own), folder)
+        run = run_of(own, plan)
+        reserve, before = plan.reserve if plan is not None else 0.0, clock.waited
+        outcome = train(run, folder, waited=before, reserve=reserve)
         if outcome.status != "done":
             return False
+        clock.earlier = before
+        clock.trained(outcome.seconds)
         measured.update({k: v for k, v in outcome_row(outcome).items() if v is not None})
-        measured.update(final_scores(folder, own, outcome))
+        measured.update(final_scores(folder, own, outcome, plan))
         if spans:
-            measured["span"] = _spans(folder, own, outcome.model, spans)
+            measured["span"] = _spans(folder, own, outcome.model, spans, clock.left)
+        measured["cell_seconds"] = clock.waited
     return True
 
 
-def _spans(folder: Path, own: Experiment, model: str, samples: int) -> float | None:
+def _spans(
+    folder: Path, own: Experiment, model: str, samples: int, seconds: float | None
+) -> float | None:
     """Spans by layer and head into spans.jsonl, and their mean."""
     device = device_named(own.training.device)
     rows = required_spans(
-        load(folder / model), rows_of(own, "valid"), samples=samples, device=device
+        *(load(folder / model), rows_of(own, "valid")),
+        samples=samples,
+        device=device,
+        seconds=seconds,
     )
     path = folder / "spans.jsonl"
     path.unlink(missing_ok=True)
@@ -112,7 +161,7 @@ def _status(error: BaseException) -> str:
     return "unsupported" if isinstance(error, Unsupported) else "failed"
 
 
-def _limit_memory(limit: int | None) -> None:
+def limit_memory(limit: int | None) -> None:
     """Limit the memory that the process may still allocate, in bytes."""
     if limit is None:
         return

@@ -27,10 +27,13 @@ from typing import Any
 
 from weft.arena.experiment.runs import baselines_of, model_of
 from weft.arena.experiment.settings import located
+from weft.arena.experiment.time_plan import TimePlan
 from weft.arena.grid.engine import ENGINES, CellEngine, RunningCell, engine_of
+from weft.arena.grid.estimate import estimate, measured_paces, plans_of
 from weft.arena.grid.grid import Cell, Grid, write_grid
 from weft.arena.grid.measure import row_of, with_targets
 from weft.arena.grid.pictures import draw_patterns
+from weft.config import write
 from weft.errors import WeftError
 from weft.files import locked, read_json, remove_leftovers, write_bytes, write_json
 from weft.models import EncoderDecoder
@@ -54,6 +57,7 @@ class GridOptions:
     cell_cpus: float = 1.0  # ray: cores that a cell needs
     cell_gpus: float | None = None  # ray: GPUs; None: one where the cluster has any
     retries: int = 3  # ray: how often a cell is started again when its worker or node dies
+    estimate: bool = False  # also without a limit of minutes, say before how long it takes
 
     def __post_init__(self) -> None:
         if self.jobs < 1:
@@ -77,6 +81,9 @@ class Listener:
 
     def start(self, cells: Sequence[Cell], done: Sequence[Row]) -> None:
         """The grid begins with these cells; those rows are there already."""
+
+    def note(self, text: str) -> None:
+        """What a person should know, e.g. how long it will take."""
 
     def cell(self, cell: Cell, seconds: float, latest: Row) -> None:
         """A cell is running; `latest` is the last row of its metrics."""
@@ -119,12 +126,16 @@ def compare(
             _forget_failures(folder)
         rows = _known_rows(folder, cells)
         _prepare(folder, grid, cells)
-        listener.start(cells, rows)
         done = {_key(row) for row in rows}
         waiting = [cell for cell in cells if cell.key not in done]
+        try:
+            plans = _plans(folder, grid, waiting, options, listener)
+        except KeyboardInterrupt:
+            return Comparison(folder, rows, len(waiting))
+        listener.start(cells, rows)
         if waiting:
             with engine_of(options) as engine:
-                rows += _Running(grid, folder, options, listener, engine).run(waiting)
+                rows += _Running(grid, folder, options, listener, engine, plans).run(waiting)
         rows = _settled(folder, grid)
     return Comparison(folder, rows, len(cells) - len(rows))
 
@@ -133,10 +144,16 @@ class _Running:
     """The cells at work."""
 
     def __init__(
-        self, grid: Grid, folder: Path, options: GridOptions, listener: Listener, engine: CellEngine
+        self,
+        grid: Grid,
+        folder: Path,
+        options: GridOptions,
+        listener: Listener,
+        engine: CellEngine,
+        plans: dict[tuple[str, int, int], TimePlan],
     ) -> None:
         self.grid, self.folder, self.options, self.listener = grid, folder, options, listener
-        self.engine = engine
+        self.engine, self.plans = engine, plans
         self.stopping = False
         self.at_work: list[RunningCell] = []
 
@@ -171,6 +188,7 @@ class _Running:
         return {
             "experiment": located(cell.experiment).tables(),
             "dense": located(self.grid.dense_like(cell)).tables(),
+            "plan": write(self.plans[cell.key]) if cell.key in self.plans else None,
             "plugins": list(self.grid.plugins),
             "span_samples": self.grid.span_samples,
             "memory_limit": self.options.memory_limit,
@@ -213,6 +231,20 @@ class _Running:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _plans(
+    folder: Path, grid: Grid, waiting: list[Cell], options: GridOptions, listener: Listener
+) -> dict[tuple[str, int, int], TimePlan]:
+    """What fits into the minutes of each cell, and an estimate of the whole, said at once."""
+    limited = any(cell.experiment.training.minutes for cell in waiting)
+    if not waiting or not (limited or options.estimate):
+        return {}
+    given = {"jobs": options.jobs, "memory_limit": options.memory_limit}
+    paces = measured_paces(folder, grid, waiting, **given)
+    for line in estimate(grid, waiting, paces, options.jobs):
+        listener.note(line)
+    return plans_of(grid, waiting, paces) if limited else {}
 
 
 def _grouped(cells: Sequence[Cell]) -> list[list[Cell]]:
@@ -278,7 +310,8 @@ def _forget_failures(folder: Path) -> None:
 def _settled(folder: Path, grid: Grid) -> list[Row]:
     """What needs all rows: times to accuracy, and the spans of all cells in one file."""
     path = folder / "rows.jsonl"
-    rows = with_targets(read(path) if path.exists() else [], folder, grid.target)
+    rules = read_json(folder / "baselines.json") or {}
+    rows = with_targets(read(path) if path.exists() else [], folder, grid.target, rules)
     _rewrite(path, rows)
     spans = []
     for row in rows:

@@ -7,34 +7,36 @@ not come to is null.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from weft.arena.analysis.flops import flops_per_token, parameters
-from weft.arena.experiment.runs import model_of, objective_of, rows_of
+from weft.arena.experiment.runs import model_of, objective_of, split_of
 from weft.arena.experiment.settings import Experiment
+from weft.arena.experiment.time_plan import TRAIN_ROWS, TimePlan
 from weft.arena.grid.grid import Cell
-from weft.metrics import higher_is_better
+from weft.arena.tasks.base import Split
+from weft.files import write_json
+from weft.metrics import clearly_better, higher_is_better
 from weft.metrics import sign as sign_of
 from weft.models import load
 from weft.printable import printable
 from weft.rows import Row, append, read
-from weft.training.data.source import Ordered
 from weft.training.evaluate import Score, score
 from weft.training.run import Outcome
 from weft.training.settings import device_named
 
-TRAIN_ROWS = 1000  # of the training split, scored at the end to show how much is overfitted
+CLASSES = "classes.json"  # of a cell: what accuracy does not say of its classifier
 
 # Measured in a cell, in the order of the columns.
 MEASURES = (
     *("valid_score", "test_score", "train_score", "loss", "best_step", "steps", "train_seconds"),
     *("steps_per_second", "tokens_per_second", "peak_bytes", "parameters", "parameters_ratio"),
     *("flops_per_token", "span", "target", "seconds_to_target", "macro_f1", "calibration_error"),
+    *("r2", "mean_absolute_error", "test_rows", "test_rows_whole", "cell_seconds"),
 )
 
 
@@ -44,6 +46,7 @@ def identity(cell: Cell) -> Row:
     return {
         "task": task.name,
         "task_spec": str(task),
+        "task_title": getattr(task, "title", task.name.replace("_", " ")),
         "data": task.source,
         "metric": objective_of(experiment).metric,
         "mixer": experiment.mixer,
@@ -103,30 +106,51 @@ def outcome_row(outcome: Outcome) -> Row:
     }
 
 
-def final_scores(folder: Path, experiment: Experiment, outcome: Outcome) -> Row:
-    """The chosen weights on the test split and on a part of train; groups go to groups.jsonl."""
-    task = experiment.task
+def final_scores(
+    folder: Path, experiment: Experiment, outcome: Outcome, plan: TimePlan | None = None
+) -> Row:
+    """The chosen weights on the test split and on a part of train; groups go to groups.jsonl.
+
+    A plan may say that samples are scored; `test_rows` is then less than `test_rows_whole`.
+    """
     model = load(folder / outcome.model, device_named(experiment.training.device))
     training = experiment.training
+    few, many = (plan.train_rows, plan.test_rows) if plan is not None else (None, None)
 
-    def scored(rows: Any) -> Score:
-        source = Ordered(rows=rows, batch_size=training.batch)
+    def scored(split: Split, rows: int | None) -> Score:
         given = {"precision": training.precision, "seed": training.seed}
+        source = split_of(experiment, split, rows)
         found = score(model, source, objective_of(experiment), **given)
         assert found is not None  # only `stop` interrupts
         return found
 
-    test = scored(rows_of(experiment, "test"))
+    test, whole = scored("test", many), len(experiment.task.load("test"))
     write_groups(folder, test)
-    train = rows_of(experiment, "train")
-    index = np.random.default_rng(0).permutation(len(train))[:TRAIN_ROWS]
+    write_classes(folder, test, getattr(getattr(model, "usage", None), "labels", ()))
     return {
         "test_score": test.score,
-        "train_score": scored(Some(train, np.sort(index))).score,
+        "train_score": scored("train", few or TRAIN_ROWS).score,
         "macro_f1": None if test.classes is None else test.classes.macro_f1,
         "calibration_error": None if test.classes is None else test.classes.calibration_error,
-        "flops_per_token": flops_per_token(model_of(experiment), task.length),
+        **_of_numbers(test, experiment.task),
+        "flops_per_token": flops_per_token(model_of(experiment), experiment.task.length),
+        "test_rows": whole if many is None else many,
+        "test_rows_whole": whole,
     }
+
+
+def _of_numbers(test: Score, task: Any) -> Row:
+    """Of a regression: what its mean squared error does not say."""
+    if test.numbers is None:
+        return {}
+    found = test.numbers.row(getattr(getattr(task, "numbers", None), "scale", 1.0))
+    return {"r2": found["R²"], "mean_absolute_error": found["mean absolute error"]}
+
+
+def write_classes(folder: Path, found: Score, labels: Sequence[Any]) -> None:
+    """Scores by class, confusions and the reliability curve, where the task has classes."""
+    if found.classes is not None:
+        write_json(folder / CLASSES, found.classes.row(labels))
 
 
 def write_groups(folder: Path, found: Score) -> None:
@@ -142,40 +166,35 @@ def write_groups(folder: Path, found: Score) -> None:
     )
 
 
-class Some:
-    """Chosen rows of a split, as a split."""
-
-    def __init__(self, rows: Any, index: np.ndarray) -> None:
-        self.rows, self.index = rows, index
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    @property
-    def lengths(self) -> np.ndarray | None:
-        """Of the chosen rows, where they are known."""
-        found = getattr(self.rows, "lengths", None)
-        return None if found is None else found[self.index]
-
-    def batch(self, index: np.ndarray) -> Any:
-        """The rows of these numbers."""
-        return self.rows.batch(self.index[index])
-
-
-def with_targets(rows: Sequence[Row], folder: Path, target: float | None) -> list[Row]:
+def with_targets(
+    rows: Sequence[Row],
+    folder: Path,
+    target: float | None,
+    rules: Mapping[str, float] | None = None,
+) -> list[Row]:
     """The rows with the time to accuracy: seconds of training until validation reached the target.
 
     Without a given target it is what every run of dense attention of that length reached, the least
-    of their best scores.
+    of their best scores; if that is no better than a trivial rule (`rules`), nothing was learned
+    and there is no target.
     """
     found = []
     for row in rows:
-        aim = target if target is not None else _reached_by_dense(rows, row)
+        aim = target if target is not None else _learned_by_dense(rows, row, rules or {})
         seconds = None
         if aim is not None and row["status"] == "done":
             seconds = seconds_to(folder / row["cell"] / "metrics.jsonl", aim, row["metric"])
         found.append({**row, "target": aim, "seconds_to_target": seconds})
     return found
+
+
+def _learned_by_dense(rows: Sequence[Row], row: Row, rules: Mapping[str, float]) -> float | None:
+    aim, length = _reached_by_dense(rows, row), f"({row['length']:,} tokens)"
+    own = {name: v for name, v in rules.items() if not name.endswith(" tokens)") or length in name}
+    if aim is None or not own:
+        return aim
+    count = row.get("valid_rows") or row.get("test_rows") or 0
+    return aim if clearly_better(row["metric"], aim, own, count) else None
 
 
 def _reached_by_dense(rows: Sequence[Row], row: Row) -> float | None:

@@ -41,7 +41,8 @@ class CellProcess:
     ) -> None:
         self.limit, self.home = seconds, folder / "cells"
         self.rest = [other for other, _ in behind]
-        folders = [self._prepare(*own) for own in ((cell, job), *behind)]
+        asked = {**job, "asked": time.time()}  # those behind do not wait for the process
+        folders = [self._prepare(*own) for own in ((cell, asked), *behind)]
         self._turn(cell)
         self.killed_before = killed_for_memory()
         with (self.folder / "log.txt").open("ab") as log:
@@ -50,7 +51,7 @@ class CellProcess:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=_environment(jobs),
+                env=process_environment(jobs),
                 start_new_session=True,  # a Ctrl-C reaches us alone, and we pass it on
             )
 
@@ -178,7 +179,7 @@ def killed_for_memory() -> int | None:
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
 
 
-def _environment(jobs: int) -> dict[str, str]:
+def process_environment(jobs: int) -> dict[str, str]:
     """Ours, with the cores shared out, and this weft on the path."""
     source = str(Path(__file__).resolve().parents[3])
     path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))

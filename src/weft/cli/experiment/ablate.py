@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +29,9 @@ def ablate(
     out: OutFolder,
     recipe: Annotated[
         str | None,
-        typer.Argument(help="Settings with [[modification]]s: a TOML file, or ablate_bytes."),
+        typer.Argument(
+            help="Settings with [[modification]]s: a TOML file, ablate_small, or ablate_bytes."
+        ),
     ] = None,
     task: Annotated[
         str | None, typer.Option(help="Another task, e.g. 'language(folder=\"data/wiki.txt\")'.")
@@ -64,11 +67,14 @@ def ablate(
     from weft.cli.experiment.live import Live
     from weft.cli.screen import console
     from weft.plugins import named
+    from weft.training.checkpoints.run_folder import check_place
 
+    check_place(out)
     changes = _changes(task, steps, device, change or [])
     given = {"seeds": tuple(range(seeds)), "final_steps": final_steps}
     wanted = _wanted(out, recipe, changes, {**given, "plugins": named()}, only)
     chosen = options(jobs, cell_minutes, memory_limit, retry, engine, address)
+    chosen = replace(chosen, estimate=True)
     with Live(console(error=True)) as live:
         found = run(wanted, out, chosen, live, command=shlex.join(["weft", *sys.argv[1:]]))
     if speed and found.finished:
@@ -88,7 +94,8 @@ def _wanted(
     if recipe is None:
         if not (out / "ablation.json").exists():
             raise typer.BadParameter(
-                f"say what to ablate: a settings file, or ablate_bytes; {out} holds no ablation"
+                "say what to ablate: a settings file, ablate_small (minutes on two cores, needs no "
+                f"file), or ablate_bytes (your text: --task); {out} holds no ablation"
             )
         return resumed(out)
     wanted = read_ablation(recipe, changes, **given)

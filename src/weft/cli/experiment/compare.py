@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,6 +34,8 @@ from weft.cli.options import (
     Tables,
     TextColumn,
 )
+
+NO_MIXERS = "say which mechanisms: --mixers full,longformer,... (`weft mixers` lists them)"
 
 
 def compare(
@@ -92,7 +95,9 @@ def compare(
     from weft.cli.experiment.live import Live
     from weft.cli.screen import console
     from weft.plugins import named
+    from weft.training.checkpoints.run_folder import check_place
 
+    check_place(out)
     wanted = {
         "task": task, "mixers": mixers, "recipe": recipe, "data": data, "text": text,
         "label": label, "second": second, "seeds": seeds, "lengths": lengths, "steps": steps,
@@ -102,6 +107,7 @@ def compare(
     }  # fmt: skip
     grid = _grid(out, wanted)
     chosen = options(jobs, cell_minutes, memory_limit, retry, engine, address)
+    chosen = replace(chosen, estimate=True)
     command = shlex.join(["weft", *sys.argv[1:]])
     with Live(console(error=True)) as live:
         found = run(grid, out, chosen, live, command=command)
@@ -139,6 +145,8 @@ def _contenders(wanted: dict[str, Any]) -> Any:
     from weft.arena.experiment.short import short_recipe
     from weft.arena.grid.grid import contenders, with_dense
 
+    if not wanted["recipe"] and not wanted["mixers"]:  # before the data is read
+        raise typer.BadParameter(NO_MIXERS)
     changes = [*_changes(wanted), *wanted["changes"]]
     if wanted["recipe"]:
         found = read_settings(wanted["recipe"], changes)
@@ -148,7 +156,7 @@ def _contenders(wanted: dict[str, Any]) -> Any:
     if wanted["mixers"]:
         chosen = contenders(found, wanted["mixers"])
     if not chosen:
-        raise typer.BadParameter("say which mechanisms: --mixers full,longformer,...")
+        raise typer.BadParameter(NO_MIXERS)
     chosen = with_dense(chosen, found.experiment, unfused=wanted["unfused"])
     if not wanted["fast"]:
         return chosen
@@ -185,6 +193,7 @@ def _show(out: Path, screen: Any) -> None:
     """The tables, and where the report is."""
     from weft.cli.screen import rich_table
     from weft.report import write_report
+    from weft.report.page.headline import sentences
     from weft.report.read.run_folder import read_run
     from weft.report.read.summary import compare as summarised
     from weft.report.tables.comparison import cost_table, failure_table, score_table
@@ -194,5 +203,7 @@ def _show(out: Path, screen: Any) -> None:
     for grid in (score_table(found), cost_table(found), failure_table(run)):
         if grid.rows:
             screen.print(rich_table(grid))
+    for sentence in sentences(run, found):
+        screen.print(f"{sentence.strong} {sentence.text}".strip(), markup=False, soft_wrap=True)
     report = write_report(out)
     screen.print(f"report: {report}", markup=False, soft_wrap=True)

@@ -51,6 +51,9 @@ class Live(Listener):
         self.whole = self.bars.add_task("all trainings", total=len(cells), note="")
         self._whole()
 
+    def note(self, text: str) -> None:
+        self.screen.print(printable(text), markup=False, soft_wrap=True)
+
     def cell(self, cell: Cell, seconds: float, latest: Row) -> None:
         if cell.key not in self.cells:
             self.cells[cell.key] = self.bars.add_task(cell.label, total=1.0, note="starting")
@@ -127,17 +130,19 @@ def _share(cell: Cell, latest: Row) -> float:
 
 
 def _noted(row: Row) -> Row:
-    return {"loss": row.get("loss")} if row["kind"] == "train" else {"score": row.get("score")}
+    if row["kind"] == "train":
+        return {"loss": row.get("loss")}
+    return {str(row.get("metric") or "score"): row.get("score")}
 
 
 def _words(latest: Row) -> str:
-    parts = [f"{name} {latest[name]:.3f}" for name in ("loss", "score") if latest.get(name)]
-    return ", ".join(parts)
+    return ", ".join(f"{name} {value:.3f}" for name, value in latest.items() if value is not None)
 
 
 def _ended(row: Row) -> str:
     if row["status"] != "done":
         return f"{row['status']}: {row['reason']}"
-    speed = row["steps_per_second"]
-    pace = f", {speed:.3g} steps/s" if speed else ""
-    return f"{row['metric']} {row['test_score']:.3f} in {row['train_seconds']:.0f} s{pace}"
+    speed, seconds = row["steps_per_second"], row["cell_seconds"] or row["train_seconds"]
+    pace = f", {row['steps']:,} updates" + (f", {speed:.3g} steps/s" if speed else "")
+    score = "no finite score" if row["test_score"] is None else f"{row['test_score']:.3f}"
+    return f"{row['metric']} {score} in {seconds:.0f} s{pace}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from time import perf_counter
 from typing import Annotated, Any
 
 import typer
@@ -54,15 +55,19 @@ def train(
     Ctrl-C ends the step, saves and stops. The folder holds the settings, metrics as JSON lines,
     and the best model by validation, with all that it needs to be used.
     """
+    began = perf_counter()
     from weft.cli.experiment.live import Watch
     from weft.cli.screen import console
     from weft.plugins import note
     from weft.scale.mesh import leave, rank
+    from weft.training.checkpoints.run_folder import check_place
     from weft.use.fit import train_in
 
     tables = data or []
     if (settings is None) == (not tables):
         raise typer.BadParameter("give a settings file, or a table: --data reviews.csv --out RUN")
+    folder = out or Path("runs") / Path(settings or tables[0]).stem
+    check_place(folder)
     changes = list(change or [])
     changes += [f"training.device={device.value}"] if device else []
     changes += [f"training.seed={seed}"] if seed is not None else []
@@ -76,8 +81,8 @@ def train(
         from weft.arena.experiment.fast import for_speed
 
         experiment = for_speed(experiment)
-    folder = out or Path("runs") / Path(settings or tables[0]).stem
-    outcome = train_in(folder, experiment, Watch(console(error=True)))
+    watch = Watch(console(error=True))
+    outcome = train_in(folder, experiment, watch, began=began, scored=bool(data))
     leave()
     if rank():  # of several processes the first one tells
         raise typer.Exit(STOPPED if outcome.status == "interrupted" else 0)
@@ -88,13 +93,24 @@ def train(
         again = f"weft train {what} --out {shlex.quote(str(folder))}"
         typer.echo(f"stopped and saved after step {outcome.steps}; to go on: {again} ...", err=True)
         raise typer.Exit(STOPPED)
-    best = "no validation" if outcome.best_score is None else f"best {outcome.best_score:.4f}"
-    typer.echo(f"{outcome.steps} steps in {outcome.seconds:.0f} s, validation: {best}", nl=False)
+    typer.echo(
+        f"{outcome.steps} steps in {outcome.seconds:.0f} s; {_best(outcome, experiment)}", nl=False
+    )
     if not data:
         typer.echo(f"; weft eval {folder} scores it on the test split")
         return
     typer.echo("")
     _show_finished(folder, experiment)
+
+
+def _best(outcome: Any, experiment: Any) -> str:
+    from weft.arena.experiment.runs import objective_of
+    from weft.metrics import metric
+
+    if outcome.best_score is None:
+        return "no validation"
+    name = objective_of(experiment).metric
+    return f"best validation {name} {outcome.best_score:.4f} ({metric(name).direction})"
 
 
 def _of_settings(

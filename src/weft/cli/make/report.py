@@ -9,7 +9,9 @@ import typer
 
 
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a comparison or training.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Folder of a run, or rows of `weft bench decode`.")
+    ],
     out: Annotated[
         Path | None, typer.Option(help="Write the page here instead of RUN/report.html.")
     ] = None,

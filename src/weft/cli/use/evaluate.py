@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -30,11 +31,12 @@ def evaluate(
     json: Annotated[bool, typer.Option("--json", help="The score as a JSON object.")] = False,
 ) -> None:
     """Score a run's model, beside rules that read next to nothing."""
-    from weft.arena.experiment.runs import baselines_of, objective_of, split_of
+    from weft.arena.experiment.results import score_split, write_scores
+    from weft.arena.experiment.runs import split_of
     from weft.arena.experiment.settings import read_experiment
     from weft.models import load
-    from weft.training import score
     from weft.training.settings import device_named
+    from weft.use.show import score_lines
 
     experiment = read_experiment(run)
     if not (run / "done.json").is_file():
@@ -49,24 +51,18 @@ def evaluate(
         early = exit_score(model, exit_, *splits, precision=experiment.training.precision)
         _show_exits(early, split.value, json)
         return
-    found = score(
-        model,
-        split_of(experiment, split.value),
-        objective_of(experiment),
-        precision=experiment.training.precision,
-    )
-    assert found is not None  # only `stop` interrupts
+    found, row = score_split(experiment, model, split.value)
+    if split is Split.test and os.access(run, os.W_OK):
+        write_scores(run, row)  # `weft show` and the report have them from there
     if json:
         from json import dumps
 
-        typer.echo(dumps({"split": split.value, "metric": found.metric, **found.row()}))
+        typer.echo(dumps(row, ensure_ascii=False))
         return
-    typer.echo(f"{split.value} {found.metric} {found.score:.4f} on {found.count:,} items")
+    for line in score_lines(row):
+        typer.echo(line)
     for group in found.groups:
         typer.echo(f"  {group.name}: {group.accuracy:.4f} of {group.count:,}")
-    if split is Split.test:
-        for name, value in baselines_of(experiment).items():
-            typer.echo(f"  {name} (nothing learned): {value:.4f}")
 
 
 def _show_exits(found: Any, split: str, json: bool) -> None:

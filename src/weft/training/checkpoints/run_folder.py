@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -24,6 +25,23 @@ from weft.files import locked, read_object, remove_leftovers, replacing, write_j
 from weft.training.checkpoints import checkpoint
 from weft.training.run import Outcome, Run, described
 from weft.training.settings import FREE
+
+
+def check_place(folder: Path) -> None:
+    """Refuse a folder that cannot be written to, before any work is done for it."""
+    way = "give another folder"
+    found = folder
+    while not found.exists() and not found.is_symlink() and found != found.parent:
+        found = found.parent
+    if not found.is_dir():
+        raise WeftError(f"{str(folder)!r} cannot be a folder: {str(found)!r} is a file; {way}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        writable = os.access(folder, os.W_OK | os.X_OK)
+    except OSError as cause:
+        raise WeftError(f"{str(folder)!r} cannot be made: {cause.strerror}; {way}") from cause
+    if not writable:
+        raise WeftError(f"{str(folder)!r} cannot be written to; {way}, or change who may")
 
 
 class RunFolder:

@@ -46,6 +46,7 @@ def _splits(task: Table, found: Prepared) -> list[str]:
     how = "as given"
     if made:
         how = f"{' and '.join(made)} made from train: each class its share, seed {task.seed}"
+        how += f"; each {task.group} in one split" if task.group else ""
     sizes = ", ".join(f"{s} {n:,}" for s, n in zip(SPLITS, counts, strict=True))
     lines = [f"splits   {sizes} ({how})"]
     leaked = int((found.splits == LEFT_OUT).sum())

@@ -31,6 +31,7 @@ SPLIT_NAMES: dict[str, Split] = {
     "test": "test",
     "testing": "test",
 }
+NOT_A_NUMBER = "nan"
 SHOWN = 10  # bad rows that are named
 
 
@@ -210,6 +211,8 @@ def _label(value: Any, wanted: Wanted) -> str:
     value = _plain(value, wanted.label).strip()
     if not value:
         raise _Unusable(f"missing label in {wanted.label!r}")
+    if value.lower() == NOT_A_NUMBER:  # what many programs write where there is none
+        raise _Unusable(f"missing label in {wanted.label!r}: {value!r}")
     if wanted.number and _number(value) is None:
         raise _Unusable(f"{wanted.label!r} is to be a number; got {value[:40]!r}")
     return value

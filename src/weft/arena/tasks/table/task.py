@@ -120,6 +120,12 @@ class Table:
         )
 
     @property
+    def title(self) -> str:
+        """What is asked, in words."""
+        texts = " and ".join(filter(None, (self.text, self.second)))
+        return f"{self.label} from {texts} of {', '.join(self.prepared.files)}"
+
+    @property
     def prepared(self) -> Prepared:
         """The table in memory; read again only if a file has changed."""
         if not self.data:

@@ -1,0 +1,47 @@
+"""One place says what a metric means; trivial rules are beaten beyond chance or not at all."""
+
+import numpy as np
+import pytest
+
+from weft.metrics import best_of, clearly_better, higher_is_better, metric, standard_error
+from weft.objectives import OBJECTIVES
+
+
+def test_every_metric_of_an_objective_is_known():
+    for name in OBJECTIVES:
+        assert getattr(OBJECTIVES[name], "metric", "loss") in {*_known()}, name
+
+
+def _known():
+    from weft.metrics import METRICS
+
+    return METRICS
+
+
+@pytest.mark.parametrize(
+    ("name", "rising"),
+    [("accuracy", True), ("bits per byte", False), ("bits per pixel", False), ("R²", True),
+     ("mean squared error", False), ("calibration error", False), ("loss", False)],
+)  # fmt: skip
+def test_directions(name, rising):
+    assert higher_is_better(name) is rising
+    assert metric(name).direction == ("higher is better" if rising else "lower is better")
+
+
+def test_the_error_of_a_share_is_that_of_a_binomial_draw():
+    draw = np.random.default_rng(0)
+    shares = draw.binomial(200, 0.3, 20_000) / 200
+    assert standard_error("accuracy", 0.3, 200) == pytest.approx(shares.std(), rel=0.02)
+    assert standard_error("bits per byte", 2.0, 200) == 0.0
+
+
+def test_a_rule_is_beaten_beyond_chance():
+    rules = {"majority class": 0.25, "length": 0.3}
+    assert best_of("accuracy", rules) == ("length", 0.3)
+    assert best_of("mean squared error", rules) == ("majority class", 0.25)
+    assert not clearly_better("accuracy", 0.31, rules, 100)
+    assert clearly_better("accuracy", 0.31, rules, 1_000_000)
+    assert clearly_better("accuracy", 0.5, rules, 100)
+    assert not clearly_better("accuracy", 0.5, rules, 100, spread=0.21)
+    assert clearly_better("bits per byte", 2.0, {"unigram": 3.1}, 100)
+    assert not clearly_better("bits per byte", 3.2, {"unigram": 3.1}, 100)
