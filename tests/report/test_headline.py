@@ -131,3 +131,34 @@ def test_numbers_with_their_spread():
     assert with_spread(Estimate(0.43149, 0.0102, 3)) == "0.431 ± 0.010"
     assert with_spread(Estimate(0.43149, None, 1)) == "0.431"
     assert with_spread(None) == "–"
+
+
+def test_a_tie_is_called_a_tie(tmp_path):
+    rows = [row for name in ("full", "bigbird", "fnet") for row in seeds(name, [0.44])]
+    text, blocks = words(tmp_path, rows + seeds("reformer", [0.2]))
+    assert "A tie. full, bigbird and fnet reach the same test accuracy: 0.440" in text
+    assert "has the best" not in text
+    assert blocks[0].tiles[0].note == "3 mechanisms tie"
+
+
+def test_one_seed_on_few_rows_is_within_chance(tmp_path):
+    rows = seeds("full", [0.44], test_rows=100) + seeds("bigbird", [0.40], test_rows=100)
+    text, _ = words(tmp_path / "few", rows)
+    assert "bigbird (0.400) is as good, within what chance does in 100 test rows." in text
+    rows = [{**row, "test_rows": 100_000} for row in rows]
+    text, _ = words(tmp_path / "many", rows)
+    assert "is clearly behind" in text
+
+
+def test_nothing_learned_says_why(tmp_path):
+    rows = seeds("full", [0.37], steps=12, test_rows=100) + seeds("fnet", [0.35], steps=9)
+    text, _ = words(tmp_path, rows)
+    assert text.startswith("Nothing was learned. The best trivial rule (root operator)")
+    assert "At most 12 updates were made: too few to learn" in text
+
+
+def test_bits_fall(tmp_path):
+    rows = seeds("full", [2.1]) + seeds("fnet", [2.4])
+    rows = [{**row, "metric": "bits per byte"} for row in rows]
+    text, _ = words(tmp_path, rows)
+    assert "full has the best test bits per byte" in text

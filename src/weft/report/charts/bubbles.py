@@ -42,7 +42,7 @@ def bubbles(found: Summaries, n: int, looks: dict[str, Look], width: int) -> str
         parts.append(_bubble(s, circle, x, y, relative, looks[s.label], found.metric))
     for s, circle, box in zip(shown, circles, places, strict=True):
         parts.append(_name(s, circle, box) if box else "")
-    parts.append(_key(shown, largest, x, height))
+    parts.append(_key(shown, x, height))
     unnamed = [s for s, box in zip(shown, places, strict=True) if box is None]
     below, rows = draw_legend([(s.label, looks[s.label]) for s in unnamed], width)
     height += 46
@@ -167,20 +167,17 @@ def _name(s: Summary, c: Circle, box: Box) -> str:
     return tag("g", tie + label, class_="series", data_series=s.label)
 
 
-def _key(shown: Sequence[Summary], largest: float, x: Scale, height: float) -> str:
-    """The legend of areas: two circles with their memory."""
+def _key(shown: Sequence[Summary], x: Scale, height: float) -> str:
+    """What the areas mean: the smallest and the largest memory of those drawn."""
     known = [s.memory.mean for s in shown if s.memory]
     if not known:
         return text(x.start, height + 30, "memory was not measured", class_="tick")
-    parts, at, middle = [], x.start, height + 24.0
-    for share in (4, 16):
-        radius = largest / math.sqrt(share)
-        parts.append(tag("circle", class_="keyhole", cx=at + radius, cy=middle, r=radius))
-        at += 2 * radius + 5
-        value = byte_count(max(known) / share)
-        parts.append(text(at, middle + 4, value, class_="tick"))
-        at += width_of(value, SMALL) + 14
-    notes = ("area = peak memory, bars = ± standard deviation", "area = peak memory", "memory")
-    note = next((n for n in notes if width_of(n, SMALL) <= x.end - at), "")
-    parts.append(text(at, middle + 4, note, class_="tick"))
-    return "".join(parts)
+    least, most = byte_count(min(known)), byte_count(max(known))
+    size = most if least == most else f"{least} to {most}"
+    notes = (
+        f"area = peak memory, {size}; bars = ± standard deviation",
+        f"area = peak memory, {size}",
+        f"memory {size}",
+    )
+    note = next((n for n in notes if width_of(n, SMALL) <= x.end - x.start), notes[-1])
+    return text(x.start, height + 28, note, class_="tick")

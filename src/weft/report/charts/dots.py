@@ -11,6 +11,8 @@ from weft.report.charts.scales import Scale, alike, domain
 from weft.report.charts.svg import clean, drawing, mark, path, shortened, tag, text, width_of
 
 ROW = 21.0  # pixels per row
+MOST_LEFT = 0.45  # of the width that names may take
+PHONE = 500  # pixels: on narrower drawings long names stand above their dots
 _TOP, _BOTTOM, _RIGHT = 8.0, 46.0, 16.0
 
 
@@ -29,8 +31,11 @@ def dot_plot(
     dots: Sequence[Dot], band: tuple[float, float] | None, name: str, width: int, alt: str
 ) -> str:
     """All dots in the order given; `band` is a value to compare with, and its half width."""
-    left = min(max(width_of(dot.label, 12) for dot in dots) + 14.0, 0.45 * width)
-    bottom = _TOP + ROW * len(dots)
+    wanted = max(width_of(dot.label, 12) for dot in dots) + 14.0
+    above = wanted > MOST_LEFT * width and width < PHONE  # names above their dots
+    left = 8.0 if above else min(wanted, MOST_LEFT * width)
+    each = 2 * ROW if above else ROW
+    bottom = _TOP + each * len(dots)
     reach = [(dot.value - (dot.spread or 0), dot.value + (dot.spread or 0)) for dot in dots]
     if band:
         reach.append((band[0] - band[1], band[0] + band[1]))
@@ -38,7 +43,9 @@ def dot_plot(
     x = Scale(low, high, left, width - _RIGHT)
     parts = [_grid(x, bottom, name), _band(x, bottom, band) if band else ""]
     for at, dot in enumerate(dots):
-        parts.append(_row(dot, x, _TOP + ROW * (at + 0.5), left))
+        y = _TOP + each * (at + 1) - ROW / 2
+        name_at = (0.0, y - ROW / 2 - 2, "start") if above else (left - 8, y + 4, "end")
+        parts.append(_row(dot, x, y, name_at, width - 24 if above else left - 10))
     return drawing("".join(parts), width, bottom + _BOTTOM, alt)
 
 
@@ -61,10 +68,10 @@ def _band(x: Scale, bottom: float, band: tuple[float, float]) -> str:
     return tag("g", around + line, class_="dense")
 
 
-def _row(dot: Dot, x: Scale, y: float, left: float) -> str:
-    shown = shortened(dot.label, left - 10, 12)
+def _row(dot: Dot, x: Scale, y: float, name_at: tuple[float, float, str], room: float) -> str:
+    shown = shortened(dot.label, room, 12)
     parts = [tag("title", clean(dot.hint or dot.label))]
-    parts.append(text(left - 8, y + 4, shown, class_="entry", text_anchor="end"))
+    parts.append(text(*name_at[:2], shown, class_="entry halo", text_anchor=name_at[2]))
     if dot.spread:
         low, high = x(dot.value - dot.spread), x(dot.value + dot.spread)
         ends = [(low, y - 3), (low, y + 3), (low, y), (high, y), (high, y - 3), (high, y + 3)]

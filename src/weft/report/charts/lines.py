@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from weft.metrics import metric
 from weft.report.charts.palette import Look
-from weft.report.charts.panels import HEADING, ChartAxis, Line, Panel, axes, figure, in_grid
+from weft.report.charts.panels import HEADING, SMALL, ChartAxis, Line, Panel, axes, figure, in_grid
 from weft.report.charts.scales import Scale, domain, doubling_ticks, plain, tokens
-from weft.report.charts.svg import clean, drawing, path, shortened, tag, text
+from weft.report.charts.svg import clean, drawing, path, shortened, tag, text, width_of
 from weft.report.read.fields import label, length, number
 from weft.report.read.run_folder import RunFiles
 from weft.report.read.statistics import Estimate, wilson
@@ -150,16 +150,15 @@ def _histogram(
     tallest = max(sum(own.values()) for own in bins)
     y = Scale(0.0, domain([0.0, float(tallest)], pad=0.02)[1], height - 40, 26.0)
     heads = ChartAxis("span in tokens", form=plain)
-    parts = [text(0, 14, shortened(name, width, HEADING), class_="heading")]
+    mean = sum(number(row, "span") or 0.0 for row in rows) / len(rows)
+    note = f"mean {mean:.3g}"
+    room = width - 20 - width_of(note, SMALL)
+    parts = [text(0, 14, shortened(name, room, HEADING), class_="heading")]
     parts.append(axes(heads, ChartAxis("", form=lambda v: f"{v:.0f}" if v == int(v) else ""), x, y))
     for at, own in enumerate(bins):
         parts += _stack(own, x(most * at / BINS) + 0.6, x(most * (at + 1) / BINS) - 0.6, y)
-    mean = sum(number(row, "span") or 0.0 for row in rows) / len(rows)
     parts.append(path([(x(mean), y.start), (x(mean), y.end)], class_="rule"))
-    left = x(mean) < width * 0.6
-    note = f"mean {mean:.3g}"
-    anchor = {"text_anchor": "start" if left else "end"}
-    parts.append(text(x(mean) + (4 if left else -4), y.end + 8, note, class_="tick halo", **anchor))
+    parts.append(text(width - 8, 14, note, class_="tick", text_anchor="end"))
     return tag("g", "".join(parts), class_=f"series {look.colour}", data_series=name)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from weft.errors import WeftError
 from weft.files import replacing
 from weft.report.charts.palette import looks
-from weft.report.page import ablation, sections
+from weft.report.page import ablation, classes, sections
+from weft.report.page.decode import decode_page
 from weft.report.page.document import Report
 from weft.report.page.headline import listed
 from weft.report.page.html import page
@@ -19,7 +21,10 @@ from weft.report.read.summary import compare
 PARTS = (
     sections.answer,
     sections.trade_off,
+    sections.standing,
     sections.scores,
+    classes.classes,
+    classes.calibration,
     sections.published,
     sections.costs,
     sections.lengths,
@@ -43,12 +48,15 @@ OF_ABLATION = (
 def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
     """Write RUN/report.html, RUN/report.md and the drawings of the latter; returns the page's path.
 
+    A `folder` that is a .jsonl file has the rows of `weft bench decode`; its page is beside it.
     `out` is another path for the page; the Markdown is in the same folder, under the same name.
     """
-    path = Path(out) if out is not None else Path(folder) / "report.html"
+    rows = Path(folder).suffix == ".jsonl"
+    usual = Path(folder).with_suffix(".html") if rows else Path(folder) / "report.html"
+    path = Path(out) if out is not None else usual
     if path.suffix.lower() != ".html":
         raise WeftError(f"a report is a page, so its name ends in .html; got {str(path)!r}")
-    document = build(read_run(folder))
+    document = decode_page(Path(folder)) if rows else build(read_run(folder))
     written = markdown(document, path.stem)
     for name, content in written.files.items():
         _write(path.with_suffix("") / name, content)
@@ -68,14 +76,20 @@ def build(run: RunFiles) -> Report:
     dense = [s.label for s in found.summaries if s.dense]
     material = sections.Material(run, found, looks(found.labels, dense))
     made = [part(material) for part in (OF_ABLATION if run.ablation else PARTS)]
-    task = run.task or run.folder.resolve().name
+    task = run.title or run.folder.resolve().name
+    several = len(found.labels) > 1 or bool(run.ablation)
     asked = "Which modification helps on" if run.ablation else "Which mechanism for"
     return Report(
-        title=f"{asked} {task}?" if len(found.labels) > 1 else str(task),
+        title=f"{asked} {task}?" if several else _alone(task, found.labels),
         subtitle=_subtitle(material),
         sections=[section for section in made if section],
         footer="Written by weft from the files of this run. The page needs no network.",
     )
+
+
+def _alone(task: str, labels: Sequence[str]) -> str:
+    named = f"{task}: {labels[0]}" if labels and labels[0] != task else task
+    return named[:1].upper() + named[1:]
 
 
 def _subtitle(material: sections.Material) -> str:

@@ -43,7 +43,7 @@ def _text(content: str) -> str:
 
 def _name(content: str) -> str:
     """Escaped; a long name may be broken after its words."""
-    return re.sub(r"(?<=[(,_])", "<wbr>", _text(content))
+    return re.sub(r"(?<=[,_])|(?<=\w\()", "<wbr>", _text(content))
 
 
 def page(document: Report) -> str:

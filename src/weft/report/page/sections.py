@@ -10,6 +10,7 @@ from weft.metrics import metric
 from weft.report.charts import curves
 from weft.report.charts import lines as charts
 from weft.report.charts.bubbles import bubbles, drawable
+from weft.report.charts.dots import Dot, dot_plot
 from weft.report.charts.palette import Look
 from weft.report.page.document import Block, Chart, Gallery, Paragraph, Section
 from weft.report.page.headline import headline, listed
@@ -51,16 +52,44 @@ def trade_off(m: Material) -> Section | None:
     if not shown:
         text = "No cell has both a score and a speed, so there is no chart of them."
         return Section("trade-off", title, [Paragraph(text)])
+    if len(every) == 1:
+        return None  # `standing` says more about one mechanism
     left_out = [s.label for s in every if s not in shown]
     note = f" Not drawn, without a score or a speed: {listed(left_out)}." if left_out else ""
-    better = f"Up is better: {metric(m.found.metric).direction} in {m.found.metric}"
+    better = f"{m.found.metric.capitalize()}: {metric(m.found.metric).direction}"
+    better += ", so the axis is reversed" if m.found.lower_is_better else ""
     caption = (
-        f"{m.where}{better}. Right is faster. The area of a circle is its peak memory; bars "
-        f"are one standard deviation over seeds.{note}"
+        f"{m.where}{better}; the best are on top, the fastest on the right. The area of a circle "
+        f"is its peak memory; bars are one standard deviation over seeds.{note}"
     )
     alt = f"{m.found.metric} against speed; the area of a circle is memory"
     return _with_chart(
         "trade-off", title, alt, caption, lambda w: bubbles(m.found, m.n, m.looks, w)
+    )
+
+
+def standing(m: Material) -> Section | None:
+    """A single mechanism: its scores, and those of trivial rules."""
+    every = m.found.at(m.n)
+    if len(every) != 1 or not every[0].score:
+        return None
+    own, better = every[0], metric(m.found.metric)
+    named = ((m.found.split, own.score), ("validation", own.valid), ("training", own.train))
+    known = {name: value for name, value in named if value}
+    dots = [Dot(name, v.mean, v.std, "c0", f"{name}: {v.mean:.4f}") for name, v in known.items()]
+    rules = {**m.found.rules(None), **m.found.rules(m.n)}
+    dots += [
+        Dot(name, value, None, "noise", f"{name}: {value:.4f}") for name, value in rules.items()
+    ]
+    if len(dots) < 2:
+        return None
+    dots.sort(key=lambda dot: dot.value, reverse=better.rising)
+    caption = f"{better.direction[:1].upper()}{better.direction[1:]}; the best is on top."
+    caption += " Hollow: trivial rules, which learn nothing." if rules else ""
+    unit = f", {better.unit}" if better.unit else ""
+    name, alt = f"{m.found.metric}{unit}", f"{m.found.metric} beside that of trivial rules"
+    return _with_chart(
+        "standing", "How good", alt, caption, lambda w: dot_plot(dots, None, name, w, alt)
     )
 
 
@@ -125,7 +154,10 @@ def learning(m: Material) -> Section | None:
         return Section("learning", title, [Paragraph(text)])
     blocks = []
     if any(len(curve.valid) > 1 for curve in own):
-        caption = f"{m.where}Mean over seeds; the band reaches from the lowest to the highest seed."
+        caption = f"{m.where}{m.found.metric.capitalize()}: {metric(m.found.metric).direction}; of "
+        caption += (
+            "losses, lower. Mean over seeds; the band reaches from the lowest to the highest."
+        )
         alt = "validation score and loss during training"
         blocks.append(_chart("learning", alt, caption, lambda w: curves.learning(*_four(m), w)))
     caption = (

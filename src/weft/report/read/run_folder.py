@@ -30,6 +30,18 @@ class Curve:
 
 
 @dataclass(frozen=True)
+class CellClasses:
+    """What accuracy does not say of the classifier of one cell."""
+
+    label: str
+    length: int
+    macro_f1: float
+    calibration_error: float
+    classes: list[Row]
+    reliability: list[Row]
+
+
+@dataclass(frozen=True)
 class Picture:
     """An image file of a pattern."""
 
@@ -53,6 +65,7 @@ class RunFiles:
     baselines: dict[str, float] = field(default_factory=dict)
     curves: list[Curve] = field(default_factory=list)
     groups: list[Row] = field(default_factory=list)
+    classes: list[CellClasses] = field(default_factory=list)
     spans: list[Row] = field(default_factory=list)
     speed: list[Row] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
@@ -71,6 +84,12 @@ class RunFiles:
         """The spec of the task; only its name where cells differ in it, as with several lengths."""
         specs = {row.get("task_spec") for row in self.rows}
         return self.first("task_spec" if len(specs) == 1 else "task") or self.first("task")
+
+    @property
+    def title(self) -> str:
+        """The task in words; its name where rows do not have them."""
+        name = self.first("task") or self.first("task_spec").partition("(")[0]
+        return self.first("task_title") or name.replace("_", " ")
 
     @property
     def done(self) -> list[Row]:
@@ -93,12 +112,16 @@ def read_run(folder: str | Path) -> RunFiles:
             f"{', '.join(known[:-1])} or {known[-1]}"
         )
     run = RunFiles(folder)
-    run.grid = _mapping(run, "grid.json", "The settings of the grid")
-    run.rows = _last_of_each(_rows(run, folder / "rows.jsonl", "Results of cells"))
+    training = not any((folder / name).is_file() for name in known[:-1])
+    if not training:
+        run.grid = _mapping(run, "grid.json", "The settings of the grid")
+        run.rows = _last_of_each(_rows(run, folder / "rows.jsonl", "Results of cells"))
     if not run.rows and (folder / "metrics.jsonl").is_file():
         run.rows = [_training_row(run)]
-    baselines = _mapping(run, "baselines.json", "The scores of trivial rules")
-    run.baselines = {name: v for name in baselines if (v := number(baselines, name)) is not None}
+        _of_training(run)
+    if not run.of_training:
+        rules = _mapping(run, "baselines.json", "The scores of trivial rules")
+        run.baselines = {name: v for name in rules if (v := number(rules, name)) is not None}
     _read_cells(run)
     run.groups += _rows(run, folder / "groups.jsonl")
     run.spans = _rows(run, folder / "spans.jsonl")
@@ -155,7 +178,7 @@ def _training_row(run: RunFiles) -> Row:
     outcome = _json(run, run.folder / "done.json") if _there(run, "done.json") else None
     settings, outcome = (v if isinstance(v, dict) else {} for v in (settings, outcome))
     run.grid, run.of_training = run.grid or settings, True
-    named = settings.get("mixer") or run.folder.resolve().name
+    named = settings.get("mixer") or _mixer_of(run) or run.folder.resolve().name
     flat = {key: value for key, value in outcome.items() if not isinstance(value, list | dict)}
     best = flat.get("best_score") if flat.get("model") == "best" else flat.get("score")
     flat |= {"valid_score": best, "train_seconds": flat.get("seconds")}
@@ -163,6 +186,63 @@ def _training_row(run: RunFiles) -> Row:
     metrics = [row["metric"] for row in _rows(run, run.folder / "metrics.jsonl") if "metric" in row]
     scored = {"metric": metrics[-1]} if metrics else {}
     return {"label": str(named), "mixer": str(named), "cell": ".", **scored, **flat, **ended}
+
+
+def _mixer_of(run: RunFiles) -> str:
+    """The mechanism of the experiment of a training, by its name."""
+    found = _json(run, run.folder / "experiment.json") if _there(run, "experiment.json") else None
+    for name in ("model", "trunk", "stack", "mixer"):
+        found = found.get(name) if isinstance(found, dict) else None
+    several = found if isinstance(found, list) else [found]
+    names = dict.fromkeys(
+        str(one["name"]) for one in several if isinstance(one, dict) and "name" in one
+    )
+    return " and ".join(names)
+
+
+def _of_training(run: RunFiles) -> None:
+    """What the folder of a training says besides: scores of the test split, task, data, title."""
+    row, usage = run.rows[0], {}
+    for name in ("best", "last"):
+        if not usage and _there(run, f"{name}/usage.json"):
+            found = _json(run, run.folder / name / "usage.json")
+            usage = found if isinstance(found, dict) else {}
+    row |= {key: str(usage[key]) for key in ("task", "data") if usage.get(key)}
+    columns, file = usage.get("columns"), str(usage.get("data", "")).partition(" (sha256")[0]
+    if isinstance(columns, dict) and columns.get("label"):
+        texts = [str(columns[name]) for name in ("text", "second") if columns.get(name)]
+        row["task_title"] = f"{columns['label']} from {' and '.join(texts)} of {file}"
+    scores = _json(run, run.folder / "scores.json") if _there(run, "scores.json") else None
+    if not isinstance(scores, dict):
+        return
+    row["metric"] = str(scores.get("metric"))
+    names = {"test_score": "score", "test_rows": "count", "test_rows_whole": "rows of the split"}
+    names |= {"macro_f1": "macro F1", "calibration_error": "calibration error", "r2": "R²"}
+    names |= {"mean_absolute_error": "mean absolute error"}
+    for key, name in names.items():
+        if (value := number(scores, name)) is not None:
+            row[key] = value
+    rules = scores.get("trivial rules")
+    if isinstance(rules, dict):
+        run.baselines = {name: v for name in rules if (v := number(rules, name)) is not None}
+    _add_classes(run, row, scores)
+
+
+def _add_classes(run: RunFiles, row: Row, found: Any) -> None:
+    if not isinstance(found, dict) or not isinstance(found.get("classes"), list):
+        return
+    bins = found.get("reliability")
+    run.classes.append(
+        CellClasses(
+            *(label(row), length(row)),
+            macro_f1=number(found, "macro F1") or 0.0,
+            calibration_error=number(found, "calibration error") or 0.0,
+            classes=[own for own in found["classes"] if isinstance(own, dict)],
+            reliability=[own for own in bins if isinstance(own, dict)]
+            if isinstance(bins, list)
+            else [],
+        )
+    )
 
 
 def _there(run: RunFiles, name: str) -> bool:
@@ -183,6 +263,8 @@ def _read_cells(run: RunFiles) -> None:
         run.curves.append(Curve(row, kinds["train"], kinds["valid"]))
         identity = {key: row.get(key) for key in ("label", "mixer", "length", "seed")}
         run.groups += [{**identity, **group} for group in _rows(run, own / "groups.jsonl")]
+        if (own / "classes.json").is_file():
+            _add_classes(run, row, _json(run, own / "classes.json"))
     run.unfinished = sorted(unread)
 
 

@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from weft.metrics import metric
+from weft.metrics import clearly_better, metric, standard_error
 from weft.report.read.fields import label, length, number
 from weft.report.read.run_folder import RunFiles
 from weft.report.read.statistics import Estimate, differ, estimate
 from weft.rows import Row
 
+CHANCE = 1.96  # standard errors
 _RULE = re.compile(r"(.*) \(([\d,]+) tokens\)")
 
 
@@ -33,6 +34,11 @@ class Summary:
     parameters: Estimate | None
     flops: Estimate | None  # per token, forward and backward
     to_target: Estimate | None  # seconds
+    macro_f1: Estimate | None
+    calibration_error: Estimate | None
+    rows: float | None  # of the test split that were scored
+    sampled_from: float | None  # rows of the test split, where a sample was scored
+    updates: Estimate | None
     statuses: tuple[str, ...]  # of the cells that are not done
     speed_ratio: float | None = None  # dense is 1; more is faster
     memory_ratio: float | None = None  # dense is 1; less is smaller
@@ -102,11 +108,33 @@ class Summaries:
         return max((n for n, count in scored.items() if count == most), default=None)
 
     def close_to(self, best: Summary) -> list[Summary]:
-        """Other mechanisms of its length whose score does not clearly differ from the best."""
+        """Other mechanisms of its length whose score does not clearly differ from the best.
+
+        By the spread over seeds; with one seed, by what chance does in the rows that were scored.
+        """
         others = [s for s in self.at(best.length) if s.label != best.label]
-        return [
-            s for s in others if best.score and s.score and differ(best.score, s.score) is False
+        return [s for s in others if self.differ(best, s) is False]
+
+    def differ(self, a: Summary, b: Summary) -> bool | None:
+        """Whether two scores differ beyond chance; None where that is not known."""
+        if not (a.score and b.score):
+            return None
+        by_seeds = differ(a.score, b.score)
+        gap = abs(a.score.mean - b.score.mean)
+        if by_seeds is not None or not (a.rows and b.rows):
+            return by_seeds if by_seeds is not None or gap else False
+        parts = [
+            standard_error(self.metric, s.score.mean, s.rows or 0) ** 2 for s in (a, b) if s.score
         ]
+        error = sum(parts) ** 0.5
+        return (gap > CHANCE * error) if error or not gap else None
+
+    def beats_rules(self, s: Summary) -> bool | None:
+        """Whether a mechanism is clearly better than every trivial rule; None: there is none."""
+        rules = {**self.rules(None), **self.rules(s.length)}
+        if not rules or not s.score:
+            return None
+        return clearly_better(self.metric, s.score.mean, rules, s.rows or 0, s.score.std or 0.0)
 
 
 def compare(run: RunFiles) -> Summaries:
@@ -153,8 +181,24 @@ def _summary(
         parameters=over("parameters"),
         flops=over("flops_per_token"),
         to_target=over("seconds_to_target"),
+        macro_f1=over("macro_f1"),
+        calibration_error=over("calibration_error"),
+        rows=_least(done, "test_rows") if has_test else None,
+        sampled_from=_sampled(done) if has_test else None,
+        updates=over("steps"),
         statuses=tuple(str(row.get("status")) for row in cells if row not in done),
     )
+
+
+def _least(rows: Sequence[Row], key: str) -> float | None:
+    known = [value for row in rows if (value := number(row, key))]
+    return min(known, default=None)
+
+
+def _sampled(rows: Sequence[Row]) -> float | None:
+    """Rows of the test split, where fewer were scored."""
+    whole, scored = _least(rows, "test_rows_whole"), _least(rows, "test_rows")
+    return whole if whole and scored and scored < whole else None
 
 
 def _is_dense(row: Row) -> bool:

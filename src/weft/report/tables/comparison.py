@@ -18,6 +18,8 @@ from weft.rows import Row
 Column = tuple[str, Callable[[Summary], str]]
 _TARGET = "Time to target: training time until validation reached the target, which is what dense "
 _TARGET += "attention reached unless another was given."
+_CALIBRATION = "Calibration error: mean gap between how sure predictions are and how often they "
+_CALIBRATION += "are right (15 bins); lower is better."
 _PEAK = "Peak memory: the allocator's peak on a GPU, the growth of the process on a CPU."
 
 
@@ -27,6 +29,8 @@ def score_table(found: Summaries) -> DataTable:
         ("against dense", lambda s: _against(s, found)),
         ("validation", lambda s: with_spread(s.valid)),
         ("training", lambda s: with_spread(s.train)),
+        ("macro F1", lambda s: with_spread(s.macro_f1)),
+        ("calibration error", lambda s: with_spread(s.calibration_error)),
         ("time to target", lambda s: clock(s.to_target.mean) if s.to_target else "–"),
     ]
     kept = [column for column in columns if _any(column, found)]
@@ -51,6 +55,14 @@ def score_table(found: Summaries) -> DataTable:
     head = ["mechanism", f"{found.split} {found.metric}", *(name for name, _ in kept), "seeds"]
     arrow = metric(found.metric).direction
     notes = [_TARGET] if any(name == "time to target" for name, _ in kept) else []
+    if any(name == "calibration error" for name, _ in kept):
+        notes.append(_CALIBRATION)
+    sampled = next((s for s in found.summaries if s.sampled_from), None)
+    if sampled is not None and sampled.rows:
+        notes.append(
+            f"Scored on a sample of {sampled.rows:,.0f} of {sampled.sampled_from or 0:,.0f} test "
+            "rows, so that scoring keeps to the minutes."
+        )
     said = f"{found.metric.capitalize()}, {arrow}; mean ± standard deviation over seeds"
     return DataTable(head, rows, said, sections, notes)
 

@@ -9,12 +9,8 @@ addEventListener("load", () => {
   const charts = [...document.querySelectorAll("svg.chart")].filter(shown);
   const overlaps = [], outside = [], letters = [];
   for (const chart of charts) {
-    const labels = [...chart.querySelectorAll(".label")];
-    labels.forEach((a, at) => labels.slice(at + 1).forEach(b => {
-      if (meet(box(a), box(b))) overlaps.push([a.textContent, b.textContent]);
-    }));
-    const ticks = [...chart.querySelectorAll(".tick:not(.halo)")];
-    ticks.forEach((a, at) => ticks.slice(at + 1).forEach(b => {
+    const texts = [...chart.querySelectorAll("text")];
+    texts.forEach((a, at) => texts.slice(at + 1).forEach(b => {
       if (meet(box(a), box(b))) overlaps.push([a.textContent, b.textContent]);
     }));
     const frame = box(chart.closest("figure"));
@@ -32,6 +28,7 @@ addEventListener("load", () => {
     charts: charts.length, overlaps, outside, letters: Math.min(...letters),
     pictures: [...document.images].filter(image => image.naturalWidth > 0).length,
     ground: style.backgroundColor, ink: style.color,
+    errors: window.pageErrors || [],
     button: shown(document.getElementById("theme")),
   }), "*");
 });

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from every_page import PAGES
 from run_folders import cell, full_run, write_rows
 
 from weft.report import write_report
@@ -16,7 +17,11 @@ from weft.report.charts.palette import DARK, LIGHT
 pytestmark = pytest.mark.long
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-LAPTOP, PHONE = (1366, 900), (375, 812)
+LAPTOP, PHONE = (1300, 900), (390, 844)
+LISTENING = """<script>window.pageErrors = [];
+for (const kind of ["error", "unhandledrejection", "securitypolicyviolation"])
+  addEventListener(kind, event => pageErrors.push(`${kind}: ${event.message || event.blockedURI}`));
+console.error = console.warn = (...words) => pageErrors.push(words.join(" "));</script>"""
 FRAME = """<!doctype html><body style="margin:0"><script>
 onmessage = event => document.body.dataset.measured = event.data</script>
 <iframe src="{name}" style="width:{width}px;height:{height}px;border:0"></iframe></body>"""
@@ -52,7 +57,8 @@ def measured(browser, page, size, theme="light"):
     """What measure.js finds."""
     program = (Path(__file__).parent / "measure.js").read_text()
     inner, outer = page.with_name("inner.html"), page.with_name("outer.html")
-    inner.write_text(page.read_text().replace("</body>", f"<script>{program}</script></body>"))
+    text = page.read_text().replace("</body>", f"<script>{program}</script></body>")
+    inner.write_text(text.replace("<title>", f"{LISTENING}<title>", 1))
     # A window is never narrower than 500 pixels; a frame is as narrow as a phone.
     outer.write_text(FRAME.format(name=inner.name, width=size[0], height=size[1]))
     dump = browser(outer, LAPTOP, theme, "--dump-dom")
@@ -66,6 +72,7 @@ def check(found, size):
     assert found["scrolls"] <= size[0], f"the page scrolls sideways: {found['wider']}"
     assert found["wider"] == []
     assert found["overlaps"] == []
+    assert found["errors"] == []
     assert found["outside"] == []
     assert found["letters"] >= 10.5, "letters of charts are too small to read"
 
@@ -85,6 +92,27 @@ def test_the_page_fits(browser, page, size, theme):
     assert (found["ground"], found["ink"]) == tuple(
         rgb(THEMES[theme][1][name]) for name in ("ground", "ink")
     )
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    return {name: make(tmp_path_factory.mktemp("pages") / "run") for name, make in PAGES.items()}
+
+
+@pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("name", PAGES)
+def test_every_kind_of_page_fits(browser, pages, name, size, theme):
+    found = measured(browser, pages[name], size, theme)
+    check(found, size)
+    assert found["charts"] >= 1
+    assert found["ground"] == rgb(THEMES[theme][1]["ground"])
+
+
+def test_an_error_of_a_page_is_seen(browser, page):
+    broken = page.with_name("broken.html")
+    broken.write_text(page.read_text().replace("</main>", "<script>nothing()</script></main>"))
+    assert measured(browser, broken, LAPTOP)["errors"]
 
 
 @pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
