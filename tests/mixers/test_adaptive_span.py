@@ -109,3 +109,15 @@ def test_refuses_what_it_cannot_do():
     for settings in ({"span": 0}, {"ramp": 0}, {"start": 2.0}, {"penalty": -1.0}):
         with pytest.raises(WeftError, match=next(iter(settings))):
             AdaptiveSpan(**settings)
+
+
+def test_a_share_above_one_is_one_for_the_reference_too():
+    """Training clamps shares after an update; a file or a user may hold others."""
+    mixer, x = build(span=6, ramp=2), gaussian(1, 23, 24)
+    for reading in (mixer, mixer.reference):
+        with torch.no_grad():
+            mixer.positions.share.fill_(1.0)
+        whole = reading(x)
+        with torch.no_grad():
+            mixer.positions.share.fill_(1.7)
+        torch.testing.assert_close(reading(x), whole)

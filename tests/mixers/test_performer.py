@@ -1,5 +1,6 @@
 """Performer against performer_pytorch, against dense attention in the limit, and its redraws."""
 
+import copy
 import sys
 import types
 import warnings
@@ -174,3 +175,16 @@ def test_directions_change_between_updates_exactly_where_they_are_redrawn(every)
         mixer.advance(step)
     assert mixer.changes == (not torch.equal(mixer.directions.weight, before))
     assert mixer.changes == (every > 0)
+
+
+@pytest.mark.parametrize(("every", "redrawn"), [(0, []), (1, [1, 2, 3, 4]), (3, [3, 6])])
+def test_features_are_redrawn_after_every_so_many_updates(every, redrawn):
+    mixer = Performer(features=8, redraw_every=every).build(Frame(dim=8, heads=2))
+    found = []
+    for step in range(1, 5 if every == 1 else 8):
+        before = copy.deepcopy(mixer.directions.state_dict())
+        mixer.advance(step)
+        after = mixer.directions.state_dict()
+        if any(not torch.equal(before[name], after[name]) for name in before):
+            found.append(step)
+    assert found == redrawn

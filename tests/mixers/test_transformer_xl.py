@@ -10,7 +10,7 @@ from transformers.models.xlnet.modeling_xlnet import XLNetModel, XLNetRelativeAt
 from weft.errors import Unsupported, WeftError
 from weft.layers.positions import Alibi, Rope
 from weft.mixers import Frame, TransformerXL
-from weft.mixers.base.relative import shift, sinusoid
+from weft.mixers.base.relative import cut, shift, sinusoid, windows
 from weft.testing import assert_close
 
 DIM, HEADS = 24, 3
@@ -187,3 +187,13 @@ def test_what_it_refuses():
         TransformerXL(memory=-1)
     with pytest.raises(Unsupported, match="build it causal=True"):
         build(TransformerXL(), causal=False).start(1)
+
+
+@pytest.mark.parametrize("width", [3, 40])
+def test_windows_hold_what_stands_before_each_segment(width):
+    """Heads wider and narrower than a segment is long."""
+    x = torch.arange(1.0, 8.0)[None, None, :, None].expand(1, 1, 7, width)
+    found = windows(x, size=3, memory=2, count=3)
+    assert found.shape == (3, 1, 2, width)
+    assert found[..., 0].flatten(1).tolist() == [[0, 0], [2, 3], [5, 6]]
+    assert cut(x, 3, 3)[..., 0].flatten(1).tolist() == [[1, 2, 3], [4, 5, 6], [7, 0, 0]]

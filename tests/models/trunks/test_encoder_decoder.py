@@ -95,3 +95,10 @@ def test_reversible_gradients_reach_the_encoder():
 def test_refuses(make, message):
     with pytest.raises(WeftError, match=message):
         make()
+
+
+def test_tables_are_apart_and_all_layers_read_the_last_one_unless_asked():
+    config = EncoderDecoder(encoder=encoder(), decoder=decoder(order="scf"))
+    assert (config.shares_embedding, config.transparent) == (False, False)
+    model = built(config)
+    assert model.encoder.embedding.table is not model.decoder.embedding.table

@@ -7,6 +7,7 @@ import lzma
 import sys
 import tracemalloc
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +15,8 @@ from table_files_made import KINDS, csv_text, json_text, parquet_file, write
 
 from weft.arena.tasks.table import unpacking
 from weft.arena.tasks.table.files import read_table
+from weft.arena.tasks.table.numbers import standard
+from weft.arena.tasks.table.splits import TRAIN
 from weft.errors import WeftError
 
 NAMES = ("id", "body", "stars")
@@ -231,3 +234,22 @@ def test_line_by_line_reading_would_not_pass(tmp_path):
     naive = [line.split(",") for line in text.splitlines()[1:]]
     assert [row[1] for row in naive] != [row[1] for row in ROWS]
     assert json_text(NAMES, ROWS).count("\n") == len(ROWS)
+
+
+def test_a_list_among_json_lines_is_one_bad_row(tmp_path):
+    """At the top it means that the file is one array, which is said; later it is a row."""
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"body": "a"}\n[1]\n{"body": "b"}\n')
+    found = read_table(path, ["body"])
+    assert found.columns["body"] == ["a", "b"]
+    assert [bad.line for bad in found.bad] == [2]
+    path.write_text('[1]\n{"body": "a"}\n')
+    with pytest.raises(WeftError, match="array"):
+        read_table(path, ["body"])
+
+
+def test_labels_are_scaled_by_those_of_train_alone():
+    labels, splits = np.array([10.0, 14.0, 100.0]), np.array([TRAIN, TRAIN, TRAIN + 1])
+    found = standard(labels, splits)
+    assert (found.offset, found.scale) == (12.0, 2.0)
+    assert found.values.tolist() == [-1.0, 1.0, 44.0]
