@@ -75,7 +75,7 @@ def _reviews(count: int, seed: int) -> list[dict[str, str]]:
     rows = []
     for _ in range(count):
         stars = draw.choice(list(_SAID))
-        said = [draw.choice(_SAID[stars]), *draw.choices(_NEUTRAL, k=draw.randint(3, 12))]
+        said = [*draw.sample(_SAID[stars], 2), *draw.choices(_NEUTRAL, k=draw.randint(1, 4))]
         draw.shuffle(said)
         rows.append({"book": f"book {draw.randint(1, 60)}", "body": " ".join(said), "stars": stars})
     return rows

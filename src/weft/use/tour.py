@@ -69,17 +69,17 @@ run("weft advise --length 4096 --causal")""",
         "Compare",
         "Speed is half of the answer. Train several on the same rows, dense attention among them; "
         "runs/compare/report.html shows it all.",
-        """small = "--set model.layers=1 --set model.dim=32"
+        """small = "--set model.layers=1 --set model.dim=32 --set training.lr=1e-2"
 table = "--data reviews.csv --text body --label stars"
 """,
-        """run(f"weft compare {table} {small} --steps 30 --out runs/compare"
+        """run(f"weft compare {table} {small} --steps 60 --out runs/compare"
     " --mixers 'full,sliding_window(window=33),linear_transformer'")""",
     ),
     TourCell(
         "Train",
         "Train the one you choose. Stopped at any moment, the same line goes on.",
         "",
-        """run(f"weft train {table} {small} --steps 60 --out runs/stars"
+        """run(f"weft train {table} {small} --steps 150 --out runs/stars"
     " --mixer 'sliding_window(window=33)'")
 run("weft show runs/stars")""",
     ),
