@@ -242,6 +242,16 @@ def output_table() -> str:
     return "\n".join(lines)
 
 
+def architecture_table() -> str:
+    """The checkpoints that are read."""
+    from weft.interop.hf.checkpoints.registry import readers
+
+    lines = ["| `model_type` | heads | notes |", "|---|---|---|"]
+    for name, reader in sorted(readers().items()):
+        lines.append(f"| `{name}` | {', '.join(reader.heads)} | {reader.note} |")
+    return "\n".join(lines)
+
+
 def projection_table() -> str:
     """All projections of attention, from their registry."""
     from weft.layers.projections.dense import PROJECTIONS
@@ -347,6 +357,8 @@ def sections() -> dict[Path, dict[str, str]]:
     found[DOCS / "early-exit.md"] = {"exits": settings_table(EXITS)}
     found[DOCS / "feedforward.md"] = {"feedforwards": feedforward_table()}
     found[DOCS / "embedding.md"] = {"outputs": output_table()}
+    imported = DOCS / "how-to" / "import-checkpoints.md"
+    found[imported] = {"architectures": architecture_table()}
     found[DOCS / "objectives.md"] = {"objectives": objective_table()}
     found[DOCS / "terraformer.md"] = {"projections": projection_table(), "accepts": accepts_list()}
     found[ROOT / "README.md"] = {"limits": limits_list()}

@@ -21,6 +21,8 @@ EQUATIONS = {
     "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
     "softplus": lambda x: math.log1p(math.exp(x)),
     "squared_relu": lambda x: max(0.0, x) ** 2,
+    "quick_gelu": lambda x: x / (1 + math.exp(-1.702 * x)),
+    "tanh": math.tanh,
 }
 
 

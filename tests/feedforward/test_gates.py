@@ -10,6 +10,7 @@ from weft.feedforward.activations import ACTIVATIONS, GATES
 ACTS = {
     "glu": torch.sigmoid,
     "geglu": F.gelu,
+    "geglu_tanh": lambda x: 0.5 * x * (1 + ((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)).tanh()),
     "reglu": torch.relu,
     "swiglu": F.silu,
     "liglu": lambda x: x,

@@ -39,7 +39,7 @@ def test_squares_do_not_overflow_in_half_precision(kind, dtype):
     ("settings", "message"),
     [
         ({"kind": "batch"}, "kind is one of 'layer', 'rms', 'none'; got 'batch'"),
-        ({"place": "both"}, "place is one of 'pre', 'post'; got 'both'"),
+        ({"place": "middle"}, "place is one of 'pre', 'post', 'both'; got 'middle'"),
         ({"eps": 0.0}, "positive; got 0.0"),
     ],
 )

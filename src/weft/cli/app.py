@@ -13,7 +13,7 @@ import typer
 
 from weft.cli.experiment import ablate, compare, train
 from weft.cli.inspect import mixers, pattern, plan, tasks
-from weft.cli.interop import exporting
+from weft.cli.interop import exporting, importing
 from weft.cli.make import example_data, new, report
 from weft.cli.measure import bench
 from weft.cli.use import advise, evaluate, export, generate, predict, quantise, tour
@@ -66,6 +66,7 @@ app.command("example-data")(example_data.example_data)
 app.add_typer(bench.app, name="bench")
 exporting.app.command("onnx")(export.onnx)
 app.add_typer(exporting.app, name="export")
+app.add_typer(importing.app, name="import")
 
 
 def main() -> None:

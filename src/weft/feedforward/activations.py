@@ -1,10 +1,11 @@
 """The nonlinearity between the matrices of a feed-forward: an activation, or a gate.
 
     relu max(0, x) · gelu x·Φ(x) · gelu_tanh its tanh form, as in GPT-2 · silu = swish x·σ(x)
+    quick_gelu x·σ(1.702 x) · tanh
     elu, selu · sigmoid · softplus ln(1 + eˣ) · squared_relu max(0, x)²
 
     gate:  act(x W) ∘ (x V),   act = sigmoid (glu), gelu (geglu), relu (reglu), silu (swiglu),
-                               identity (liglu, the bilinear one)
+                               gelu_tanh (geglu_tanh), identity (liglu, the bilinear one)
 
 A gate needs a third matrix. `two_thirds(hidden)` is the width at which the three have as many
 parameters as the two of an activation with `hidden` units.
@@ -31,6 +32,11 @@ def squared_relu(x: Tensor) -> Tensor:
     return F.relu(x).square()
 
 
+def quick_gelu(x: Tensor) -> Tensor:
+    """x·σ(1.702 x) (Hendrycks, Gimpel 2016, https://arxiv.org/abs/1606.08415)."""
+    return x * F.sigmoid(1.702 * x)
+
+
 def identity(x: Tensor) -> Tensor:
     """Return x."""
     return x
@@ -47,10 +53,13 @@ ACTIVATIONS: dict[str, Activation] = {
     "sigmoid": F.sigmoid,
     "softplus": F.softplus,
     "squared_relu": squared_relu,
+    "quick_gelu": quick_gelu,
+    "tanh": F.tanh,
 }
 GATES: dict[str, Activation] = {
     "glu": F.sigmoid,
     "geglu": F.gelu,
+    "geglu_tanh": partial(F.gelu, approximate="tanh"),
     "reglu": F.relu,
     "swiglu": F.silu,
     "liglu": identity,

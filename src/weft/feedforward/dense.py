@@ -40,6 +40,7 @@ class Dense:
     activation: str = "gelu"  # or a gate
     expansion: float = 4  # hidden units per channel
     hidden: int | None = None  # hidden units; None: expansion · dim
+    biased: bool | None = None  # matrices have a bias; None: as the rest of the model
 
     traits = FeedForwardTraits(
         summary="two matrices and an activation, or three and a gate",
@@ -58,7 +59,7 @@ class Dense:
         )
 
     def build(self, dim: int, dropout: float = 0.0, bias: bool = True) -> DenseFeedForward:
-        return DenseFeedForward(self, dim, dropout, bias)
+        return DenseFeedForward(self, dim, dropout, bias if self.biased is None else self.biased)
 
 
 class DenseFeedForward(FeedForward):

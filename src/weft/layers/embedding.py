@@ -14,6 +14,11 @@ levels are then embedded alike, and a few rows learn what a table would learn le
 vocabulary is large (Lan et al. 2019, ALBERT, https://arxiv.org/abs/1909.11942). `cutoffs` give
 frequent tokens wide rows and rare ones narrow rows (`weft.layers.adaptive_table`).
 
+`sum_norm` moves the widening behind the sum: tokens, types and positions are added at the width
+`factor`, normalised, and then widened by a matrix with a bias, W norm(F[id] + P[p_i]) + b (ALBERT,
+ELECTRA, FNet). `types` are kinds of tokens, such as the first and the second text of a pair: each
+adds a learned row, chosen by the mark `types` (b, n), the first where no mark is given.
+
 Registers are learned vectors in front of every sequence, which the model removes again at the end:
 the global tokens of ETC and BigBird-ETC, or a CLS token. They carry no position of their own.
 
@@ -38,6 +43,8 @@ from weft.config import config
 from weft.errors import WeftError
 from weft.layers.adaptive_table import AdaptiveTable
 from weft.layers.clusters import Clusters
+from weft.layers.marks import check_shape
+from weft.layers.norm import Norm
 
 INITIAL_STD = 1.0
 
@@ -58,6 +65,9 @@ class Embedding:
     cutoffs: tuple[int, ...] = ()  # adaptive input: first ranks of the clusters after the first
     shrink: int = 4  # each cluster is this many times narrower than the one before
     frequent: tuple[int, ...] = ()  # ids that come first in rank; the others in order of id
+    types: int = 0  # kinds of tokens, each of which adds a row; 0: there are none
+    multiplier: float = 1.0  # of token rows, before positions and types are added
+    sum_norm: Norm | None = None  # with a factor: on the sum, which is then widened with a bias
 
     def __post_init__(self) -> None:
         if self.vocab is not None and self.channels is not None:
@@ -75,6 +85,13 @@ class Embedding:
             )
         if self.registers < 0:
             raise WeftError(f"registers counts learned tokens, 0 or more; got {self.registers}")
+        if self.types < 0:
+            raise WeftError(f"types counts kinds of tokens, 0 or more; got types={self.types}")
+        if self.sum_norm is not None and self.factor is None:
+            raise WeftError(
+                "sum_norm stands between a narrow table and the model's width: give factor=, or "
+                "take Norm(enters=True) of the stack for a norm at the model's width"
+            )
         self._check_table()
 
     def _check_table(self) -> None:
@@ -121,12 +138,18 @@ class Embedder(nn.Module):
     def __init__(self, config: Embedding, dim: int, length: int | None) -> None:
         super().__init__()
         self.config, self.dim = config, dim
+        # Of what is added: the table's, where the sum is widened.
+        self.width = config.factor if config.sum_norm is not None and config.factor else dim
         self.length: int | None = None
         if config.cutoffs:
             self.clusters = AdaptiveTable(config.clusters(), dim)
         elif config.vocab is not None and config.rbf_levels is None:
             self.table = nn.Parameter(_normal(config.vocab, config.factor or dim))
-            if config.factor is not None:
+            if config.sum_norm is not None:
+                assert config.factor is not None  # checked
+                self.norm = config.sum_norm.build(config.factor)
+                self.widen = nn.Linear(config.factor, dim)
+            elif config.factor is not None:
                 self.waist = nn.Parameter(_normal(dim, config.factor) * config.factor**-0.5)
         else:
             inputs = config.rbf_levels or config.channels
@@ -143,7 +166,10 @@ class Embedder(nn.Module):
                     "Frame(length=...), or take positions='sinusoidal', which has no limit"
                 )
             self.length = length
-            self.positions = nn.Parameter(_normal(length, dim))
+            self.positions = nn.Parameter(_normal(length, self.width))
+        if config.types:
+            self.types = nn.Parameter(_normal(config.types, self.width))
+        self.plain = not config.types and config.multiplier == 1.0 and config.sum_norm is None
         # None rather than an empty parameter, which optimisers and files would store for nothing.
         self.registers = nn.Parameter(_normal(config.registers, dim)) if config.registers else None
 
@@ -154,25 +180,54 @@ class Embedder(nn.Module):
         valid: Tensor | None = None,
         start: int = 0,
         aligned: bool = False,
+        types: Tensor | None = None,
     ) -> Tensor:
         """Embed a sequence whose first real token has position `start`, without registers.
 
         `aligned`: real tokens come first in each row, so that their indices are their positions.
+        `types` (b, n) are the kinds of the tokens, where the config has several.
         """
         embedded = self.tokens(x, valid)  # (b, n, c)
+        if self.config.multiplier != 1.0:
+            embedded = embedded * self.config.multiplier
+        if self.config.types:
+            embedded = embedded + self.kinds(x, valid, types)
         added = self.places(x, valid, start, aligned)  # (n, c) or (b, n, c)
-        return embedded if added is None else embedded + added.to(embedded.dtype)
+        if added is not None:
+            embedded = embedded + added.to(embedded.dtype)
+        return embedded if self.config.sum_norm is None else self.widen(self.norm(embedded))
+
+    def kinds(self, x: Tensor, valid: Tensor | None, types: Tensor | None) -> Tensor:
+        """What the kinds of tokens add: (c), or (b, n, c)."""
+        if types is None:
+            return self.types[0]
+        check_shape("types", types, tuple(x.shape[:2]))
+        types = types if valid is None else types.masked_fill(~valid, 0)
+        if types.device.type == "cpu" and types.numel():
+            low, high = int(types.min()), int(types.max())
+            if low < 0 or high >= self.config.types:
+                raise WeftError(f"types run from 0 to {self.config.types - 1}; got {low} to {high}")
+        return F.embedding(types.long(), self.types)
 
     def with_registers(
-        self, x: Tensor, *, valid: Tensor | None = None, aligned: bool = False
+        self,
+        x: Tensor,
+        *,
+        valid: Tensor | None = None,
+        aligned: bool = False,
+        types: Tensor | None = None,
     ) -> Tensor:
         """Registers, which have no positions, and tokens: (b, g + n, c)."""
         config, b = self.config, len(x)
         assert self.registers is not None
-        if config.vocab is None or config.rbf_levels or config.factor or config.cutoffs:
-            tokens = self(x, valid=valid, aligned=aligned)
+        table = config.vocab is not None and not (
+            config.rbf_levels or config.factor or config.cutoffs
+        )
+        if not table or not self.plain:
+            tokens = self(x, valid=valid, aligned=aligned, types=types)
             return torch.cat((self.registers.expand(b, -1, -1), tokens), dim=1)
         # Registers as further rows of the table: the long tensor is written once, not copied.
+        assert config.vocab is not None
         own = config.vocab + torch.arange(config.registers, device=x.device)
         ids = torch.cat((own.expand(b, -1), self.ids(x, valid)), dim=1)  # (b, g + n)
         embedded = F.embedding(ids, torch.cat((self.table, self.registers)))
@@ -222,7 +277,7 @@ class Embedder(nn.Module):
     def _places_at(self, index: Tensor) -> Tensor:
         """What the positions (...) add: (..., c)."""
         if self.config.positions == "sinusoidal":
-            return sinusoid(index, self.dim) * INITIAL_STD * 2**0.5
+            return sinusoid(index, self.width) * INITIAL_STD * 2**0.5
         return self.positions[index]
 
     def rows(self, ids: Tensor) -> Tensor:
@@ -232,7 +287,8 @@ class Embedder(nn.Module):
         if self.config.rbf_levels is not None:
             return self.linear(self.heights(ids))
         rows = F.embedding(ids, self.table)  # (b, n, factor or c)
-        return rows if self.config.factor is None else F.linear(rows, self.waist)
+        widened = self.config.factor is None or self.config.sum_norm is not None
+        return rows if widened else F.linear(rows, self.waist)
 
     def share(self, other: Embedder) -> None:
         """Use the token tables of another embedder."""
@@ -242,7 +298,7 @@ class Embedder(nn.Module):
                 "embeddings that share their tokens are of one kind; "
                 f"got {self.config} and {other.config}"
             )
-        for name in ("table", "waist", "clusters", "linear"):
+        for name in ("table", "waist", "clusters", "linear"):  # `norm` and `widen` are its own
             if hasattr(other, name):
                 setattr(self, name, getattr(other, name))
 

@@ -7,7 +7,11 @@
 Place "pre" is x + f(norm(x)), with one more norm after the last sublayer; "post" is
 norm(x + f(x)), with one more norm on the embedding (as BERT), because nothing else would bring the
 small embedding to the scale of what the first sublayer adds to it. Deep models train more easily
-pre (Xiong et al. 2020, https://arxiv.org/abs/2002.04745).
+pre (Xiong et al. 2020, https://arxiv.org/abs/2002.04745). "both" is x + norm'(f(norm(x))): two
+norms for each sublayer and one after the last (Gemma 3, https://arxiv.org/abs/2503.19786).
+
+`enters` says whether the embedding has a norm where that differs from the place's habit: XLNet is
+"post" without one.
 """
 
 from __future__ import annotations
@@ -25,12 +29,18 @@ class Norm:
     """Which normalisation, and where; statistics are taken in float32 or wider."""
 
     kind: Literal["layer", "rms", "none"] = "layer"
-    place: Literal["pre", "post"] = "pre"
+    place: Literal["pre", "post", "both"] = "pre"
     eps: float = 1e-5
+    enters: bool | None = None  # a norm on the embedding; None: where the place is "post"
 
     def __post_init__(self) -> None:
         if not self.eps > 0:
             raise WeftError(f"eps keeps a constant row finite, so it is positive; got {self.eps}")
+
+    @property
+    def on_embedding(self) -> bool:
+        """Whether what enters the first sublayer is normalised before."""
+        return self.place == "post" if self.enters is None else self.enters
 
     def build(self, dim: int) -> nn.Module:
         """(..., c) -> (..., c)."""

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from weft.config import config
 from weft.errors import WeftError
 from weft.kernels.device_cache import device_cache
 from weft.registry import Registry
@@ -41,6 +42,38 @@ class PositionScheme(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} adds nothing to scores")
 
 
+@config
+class RopeScaling:
+    """Slower rotation, for sequences longer than those that a model was trained on.
+
+    linear: every frequency is divided by `factor` (Chen et al. 2023, position interpolation,
+    https://arxiv.org/abs/2306.15595). llama3: only periods longer than original / low; those
+    shorter than original / high stay, and between them the two are mixed (Dubey et al. 2024,
+    https://arxiv.org/abs/2407.21783).
+    """
+
+    kind: Literal["linear", "llama3"] = "linear"
+    factor: float = 1.0
+    low: float = 1.0  # llama3: turns within `original` positions below which a channel is slowed
+    high: float = 4.0  # ... above which it stays
+    original: int = 8192  # llama3: positions that the model was trained on
+
+    def __post_init__(self) -> None:
+        if not self.factor >= 1.0 or not 0 < self.low < self.high or self.original < 1:
+            raise WeftError(
+                "factor is at least 1, 0 < low < high and original at least 1; got "
+                f"factor={self.factor}, low={self.low}, high={self.high}, original={self.original}"
+            )
+
+    def slowed(self, frequency: Tensor) -> Tensor:
+        """Radians per position (d / 2,) -> the same after scaling."""
+        if self.kind == "linear":
+            return frequency / self.factor
+        turns = self.original * frequency / (2 * math.pi)
+        share = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)  # 1: as it is
+        return (1 - share) * frequency / self.factor + share * frequency
+
+
 @POSITIONS.register("rope")
 @dataclass(frozen=True, kw_only=True)
 class Rope:
@@ -48,10 +81,26 @@ class Rope:
 
     base: float = 10_000.0
     interleaved: bool = False
+    rotated: float = 1.0  # share of a head's channels that turn: the first ones
+    scaling: RopeScaling | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rotated <= 1:
+            raise WeftError(f"rotated is a share of channels in (0, 1]; got {self.rotated}")
+
+    def channels(self, head_dim: int) -> int:
+        """How many channels of a head turn."""
+        return head_dim if self.rotated == 1.0 else int(head_dim * self.rotated)
 
     def build(self, heads: int, head_dim: int) -> Rotary:
-        if head_dim % 2:
-            raise WeftError(f"rope turns pairs of channels, so head_dim is even; got {head_dim}")
+        turned = self.channels(head_dim)
+        if turned % 2 or not turned:
+            raise WeftError(
+                f"rope turns pairs of channels, so head_dim is even; got {turned}"
+                if self.rotated == 1.0
+                else f"rope turns pairs of channels; got {turned} of head_dim={head_dim} by "
+                f"rotated={self.rotated}"
+            )
         return Rotary(self, head_dim)
 
 
@@ -64,9 +113,20 @@ class Rotary(PositionScheme):
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         """Rotate (b, h, n, d) by its positions (n,)."""
-        d = self.head_dim
-        power = torch.arange(0, d, 2, device=x.device, dtype=torch.float64) / d
-        angle = positions.to(x.device, torch.float64)[:, None] * self.config.base**-power
+        d = self.config.channels(self.head_dim)
+        if d == x.shape[-1]:
+            return self._turned(x, positions)
+        return torch.cat((self._turned(x[..., :d], positions), x[..., d:]), dim=-1)
+
+    def frequencies(self, device: torch.device) -> Tensor:
+        """Radians per position of each pair of channels, in float64: (d / 2,)."""
+        d, scaling = self.config.channels(self.head_dim), self.config.scaling
+        power = torch.arange(0, d, 2, device=device, dtype=torch.float64) / d
+        frequency = self.config.base**-power
+        return frequency if scaling is None else scaling.slowed(frequency)
+
+    def _turned(self, x: Tensor, positions: Tensor) -> Tensor:
+        angle = positions.to(x.device, torch.float64)[:, None] * self.frequencies(x.device)
         work = torch.promote_types(x.dtype, torch.float32)
         cos, sin = angle.cos().to(work), angle.sin().to(work)  # (n, d / 2)
         if self.config.interleaved:
@@ -217,6 +277,7 @@ class T5Bias:
     buckets: int = 32
     max_distance: int = 128
     causal: bool = False
+    across_layers: bool = False  # one table for all layers of a stack
 
     def __post_init__(self) -> None:
         least = 2 if self.causal else 4

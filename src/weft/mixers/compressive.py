@@ -34,6 +34,7 @@ from weft.kernels.dense.reference import dense_attention, expand_heads
 from weft.layers.compress import BlockCompression
 from weft.layers.projections.dense import split_heads
 from weft.mixers.base import MIXERS, Frame, State, Traits
+from weft.mixers.base.contract import check_plain_heads
 from weft.mixers.base.relative import RelativeAttention, cut, sinusoid, windows
 
 Compress = Literal["convolution", "mean", "max"]
@@ -111,6 +112,7 @@ class CompressiveAttention(RelativeAttention):
 
     def __init__(self, config: Compressive, frame: Frame) -> None:
         super().__init__(config, frame)
+        check_plain_heads(config, frame)
         self.compress = BlockCompression(config.compress, config.ratio, 1, frame.dim)
         self.last: tuple[Tensor, Tensor | None] | None = None  # input of the last training forward
 

@@ -29,6 +29,7 @@ from weft.layers.marks import Mark
 from weft.layers.padding import take, zero_padding
 from weft.layers.projections.dense import join_heads, side_by_side, split_heads
 from weft.mixers.base import MIXERS, Frame, Mixer, Traits
+from weft.mixers.base.contract import check_plain_heads
 from weft.mixers.base.under_pattern import PatternAttention, pattern_traits
 from weft.patterns import Causal, Dilated, Full, Keys, Pattern, PerHead, Sliding
 from weft.patterns.derive import mask
@@ -118,6 +119,7 @@ class LongformerAttention(PatternAttention):
         self.local = config.local(frame.layer)
         self.own_projections = config.global_projections and not frame.causal
         if self.own_projections:
+            check_plain_heads(config, frame)
             inner, kv = frame.heads * frame.head_dim, frame.kv_heads * frame.head_dim
             self.to_q_global = nn.Linear(frame.dim, inner, bias=frame.bias)
             self.to_k_global = nn.Linear(frame.dim, kv, bias=frame.bias)

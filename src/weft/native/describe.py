@@ -58,6 +58,8 @@ def describe(model: nn.Module, precision: WeightPrecision) -> NativePlan:
         raise Unsupported(f"native decoding runs every layer once; got {stack.config.depth}")
     only(model.config, "trunk tied output")
     norm: Norm = stack.config.norm
+    if norm.place == "both" or norm.on_embedding != (norm.place == "post"):
+        raise Unsupported(f"native decoding has norms before or after sublayers; got {norm}")
     if norm.kind not in ("layer", "rms"):
         raise Unsupported(f"native decoding needs norm='layer' or 'rms'; got {norm.kind!r}")
     plan.settings |= {
@@ -160,6 +162,7 @@ def _attention(plan: NativePlan, part: NativeSublayer, mixer: Any, name: str) ->
     part.numbers |= sizes | {"window": window, "sinks": sinks}
     rotation, base = 0, 1.0
     if type(mixer.positions) is Rotary:
+        only(mixer.positions.config, "base interleaved")
         rotation = 2 if mixer.positions.config.interleaved else 1
         base = mixer.positions.config.base
     elif type(mixer.positions) is not PositionScheme:
@@ -172,9 +175,13 @@ def _attention(plan: NativePlan, part: NativeSublayer, mixer: Any, name: str) ->
 
 
 def _dense(plan: NativePlan, part: NativeSublayer, body: DenseFeedForward, name: str) -> None:
-    only(body.config, "activation expansion hidden")
+    only(body.config, "activation expansion hidden biased")
     activation = body.config.activation
     first, second = body.to_hidden, None
+    if _GATES.get(activation, activation) not in (*_ACTIVATIONS, "swish"):
+        raise Unsupported(
+            f"native decoding has no activation {activation!r}; decode with the torch model"
+        )
     if activation in GATES:  # the library activates `hidden` and multiplies by `gate`
         first, second, activation = body.to_gate, body.to_hidden, _GATES[activation]
     activation = {"swish": "silu"}.get(activation, activation)
@@ -207,6 +214,7 @@ def _sparse(plan: NativePlan, part: NativeSublayer, body: SparseFeedForward, nam
 def _output(plan: NativePlan, model: LanguageModelModule) -> None:
     output = model.output
     if type(output) is LinearOutput:
+        only(output.config, "chunk logit_scale")
         plan.settings |= {"modules": 0, "output_scale": output.scale or 1.0}
         plan.ends["output"] = plan.matrix("output", [output.weight])
     elif type(output) is SparseOutput:

@@ -27,6 +27,14 @@ CASES = {
     "mixture": ("mixture_of_softmaxes(parts=3)", False, {}),
     "mixture tied": ("mixture_of_softmaxes(parts=2, chunk=4)", True, {}),
     "sparse": ("sparse(modules=1, chunk=5)", False, {}),
+    "bounded, with a bias": (
+        "linear(logit_scale=0.5, logit_bias=true, softcap=2.0, chunk=3)",
+        True,
+        {"types": 2, "multiplier": 2.0},
+    ),
+    "projected": ("projected(width=5, between=tanh)", False, {}),
+    "projected tied": ("projected(chunk=4)", True, {}),
+    "projected, widened sum": ("projected(width=3)", True, {"factor": 3, "sum_norm": {}}),
 }
 
 

@@ -1,5 +1,7 @@
 """Hugging Face Transformers: weft's attention in its models, weft's models as its own.
 
+    load(folder)            a published checkpoint, or a model in memory, as a weft model
+    patches(pictures, 16)   what an imported ViT reads
     use(model, pattern)     a Transformers model under a pattern, None: as it was
     register(pattern)       the name to give as attn_implementation=
     cache(model)            what `generate` makes for a model under patterns
@@ -12,6 +14,8 @@ Importing this package needs Transformers (`pip install 'weft[hf]'`).
 """
 
 from weft.interop.hf import required as _required  # noqa: F401  # first: says what to install
+from weft.interop.hf.checkpoints.families.vit import patches
+from weft.interop.hf.checkpoints.load import load
 from weft.interop.hf.citizen.auto import class_for
 from weft.interop.hf.citizen.config import WeftConfig
 from weft.interop.hf.citizen.export import export, to_transformers
@@ -41,6 +45,8 @@ __all__ = [
     "cache",
     "class_for",
     "export",
+    "load",
+    "patches",
     "patterns_of",
     "register",
     "to_transformers",

@@ -5,6 +5,7 @@ from weft.layers.outputs.base import OUTPUTS, Output, OutputConfig, TokenLoss
 from weft.layers.outputs.factorised import Factorised
 from weft.layers.outputs.linear import Linear
 from weft.layers.outputs.mixture_of_softmaxes import MixtureOfSoftmaxes
+from weft.layers.outputs.projected import ProjectedTable
 from weft.layers.outputs.sparse import SparseLinear
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "MixtureOfSoftmaxes",
     "Output",
     "OutputConfig",
+    "ProjectedTable",
     "SparseLinear",
     "TokenLoss",
 ]

@@ -101,9 +101,17 @@ class Output(nn.Module):
 
 
 class TableOutput(Output):
-    """features(h) Wᵀ with a table W (vocab, width); chunks of the loss are one fused kernel."""
+    """cap(features(h) Wᵀ + b) with a table W (vocab, width), cap(s) = t·tanh(s / t) or s.
+
+    Without b and t, chunks of the loss are one fused kernel.
+    """
 
     weight: nn.Parameter
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias: nn.Parameter | None = None  # (vocab,)
+        self.softcap: float | None = None  # t
 
     def features(self, hidden: Tensor) -> Tensor:
         """(..., c) -> (..., width)."""
@@ -111,10 +119,11 @@ class TableOutput(Output):
 
     def scores(self, hidden: Tensor) -> Tensor:
         """(..., c) -> (..., vocab)."""
-        return F.linear(self.features(hidden), self.weight)
+        scores = F.linear(self.features(hidden), self.weight, self.bias)
+        return scores if self.softcap is None else self.softcap * (scores / self.softcap).tanh()
 
     def _rows(self, rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        if self.chunk is None:
+        if self.chunk is None or self.bias is not None or self.softcap is not None:
             return super()._rows(rows, targets)
         return linear_cross_entropy(self.features(rows), self.weight, targets, self.chunk)
 

@@ -37,6 +37,11 @@ class Factorised(BaseOutput):
 
     def check(self, embedding: Any, tied: bool) -> None:
         """Tied to an embedding with the same factor."""
+        if tied and embedding.sum_norm is not None:
+            raise WeftError(
+                "an embedding with sum_norm has no second factor to share; take the output "
+                f"projected(width={embedding.factor}), or set tied=False"
+            )
         if tied and embedding.factor != self.factor:
             raise WeftError(
                 "a tied factorised output shares both factors of the embedding, which has the same "

@@ -3,6 +3,10 @@
     scores = h Eᵀ / √c,   E the table of the embedding (tied)
     scores = h Hᵀ,        H a matrix of its own, N(0, 0.02) at the start
 
+`logit_scale` replaces 1 / √c, or 1; `logit_bias` adds a number per token of the vocabulary;
+`softcap` t bounds the scores smoothly, t·tanh(scores / t) (Gemma 2,
+https://arxiv.org/abs/2408.00118).
+
 With `chunk`, the loss is fused: scores exist for that many tokens at one time and are recomputed
 for the gradient (`weft.kernels.linear_cross_entropy`). Training memory is then
 O(chunk·vocab) instead of O(tokens·vocab), for one more product.
@@ -15,7 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from weft.errors import WeftError
 from weft.layers.embedding import Embedder
@@ -28,9 +33,14 @@ class Linear(BaseOutput):
     """One matrix over the vocabulary."""
 
     chunk: int | None = None  # tokens whose scores exist at one time in the loss; None: all
+    logit_scale: float | None = None  # of the product; None: 1 / √c if tied, else 1
+    logit_bias: bool = False
+    softcap: float | None = None  # scores stay between ± this
 
     def __post_init__(self) -> None:
         check_chunk(self.chunk)
+        if self.softcap is not None and not self.softcap > 0:
+            raise WeftError(f"softcap bounds the scores, above 0; got softcap={self.softcap}")
 
     def check(self, embedding: Any, tied: bool) -> None:
         """Tied to a table as wide as the model."""
@@ -51,14 +61,18 @@ class Linear(BaseOutput):
 
 
 class LinearOutput(TableOutput):
-    """h Hᵀ, or h Eᵀ / √c."""
+    """h Hᵀ, or h Eᵀ / √c; with a bias and a bound where the config says so."""
 
     def __init__(self, config: Linear, dim: int, vocab: int, tied: Embedder | None) -> None:
         super().__init__()
         self.config, self.chunk = config, config.chunk
         # Rows of a tied table have norm √c: embedded tokens have unit variance.
         self.scale = None if tied is None else dim**-0.5
+        if config.logit_scale is not None:
+            self.scale = None if config.logit_scale == 1.0 else config.logit_scale
         self.weight = token_table(dim, vocab, tied)
+        self.bias = nn.Parameter(torch.zeros(vocab)) if config.logit_bias else None
+        self.softcap = config.softcap
 
     def features(self, hidden: Tensor) -> Tensor:
         return hidden if self.scale is None else hidden * self.scale

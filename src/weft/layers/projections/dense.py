@@ -26,6 +26,7 @@ from torch.autograd.function import once_differentiable
 
 from weft.errors import WeftError
 from weft.kernels.adjacent import joined
+from weft.layers.norm import Norm
 from weft.registry import Registry
 
 PROJECTIONS = Registry("projection")
@@ -41,13 +42,30 @@ class DenseProjection:
     """A matrix each for queries, keys, values and the output."""
 
     out: bool = True  # an output matrix follows
+    biases: str | None = None  # which of q, k, v and o have a bias, as "qv"; None: as the frame has
+    query_scale: float = 1.0  # queries are multiplied by it: √d leaves scores undivided
+    head_norm: Norm | None = None  # of each query and each key, over the channels of its head
 
     name: ClassVar[str]  # its key in the registry
     neighbours: ClassVar[bool] = False  # whether it reads neighbouring tokens
 
+    def __post_init__(self) -> None:
+        if set(self.biases or "") - set("qkvo"):
+            raise WeftError(f"biases names matrices by the letters q, k, v, o; got {self.biases!r}")
+        if not self.query_scale > 0:
+            raise WeftError(f"query_scale multiplies queries, above 0; got {self.query_scale}")
+
+    @property
+    def plain(self) -> bool:
+        """Whether heads are the matrix products alone."""
+        return self.query_scale == 1.0 and self.head_norm is None
+
     def build(self, frame: Any) -> Projections:
-        sizes = frame.dim, frame.heads, frame.kv_heads, frame.head_dim, frame.bias
-        return Projections(*sizes, out=self.out)
+        bias = frame.bias if self.biases is None else self.biases
+        sizes = frame.dim, frame.heads, frame.kv_heads, frame.head_dim, bias
+        if self.plain:
+            return Projections(*sizes, out=self.out)
+        return AdjustedProjections(self, *sizes)
 
 
 class Projections(nn.Module):
@@ -61,7 +79,7 @@ class Projections(nn.Module):
         heads: int,
         kv_heads: int,
         head_dim: int,
-        bias: bool,
+        bias: bool | str,
         *,
         out: bool = True,
         linear: Callable[[int, int, bool], nn.Module] = nn.Linear,
@@ -69,8 +87,12 @@ class Projections(nn.Module):
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
         inner, kv = heads * head_dim, kv_heads * head_dim
-        self.to_q, self.to_k, self.to_v = (linear(dim, width, bias) for width in (inner, kv, kv))
-        self.to_out = output_matrix(inner, dim, bias, out)
+        named = bias if isinstance(bias, str) else "qkvo" * bias
+        self.to_q, self.to_k, self.to_v = (
+            linear(dim, width, letter in named)
+            for letter, width in zip("qkv", (inner, kv, kv), strict=True)
+        )
+        self.to_out = output_matrix(inner, dim, "o" in named, out)
 
     @property
     def foldable(self) -> bool:
@@ -117,6 +139,37 @@ class Projections(nn.Module):
         return self.k(x), self.v(x), None
 
 
+class AdjustedProjections(Projections):
+    """Projections whose queries are scaled, or whose queries and keys are normalised by head."""
+
+    def __init__(
+        self,
+        config: DenseProjection,
+        dim: int,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        bias: bool | str,
+    ) -> None:
+        super().__init__(dim, heads, kv_heads, head_dim, bias, out=config.out)
+        self.scale, norm = config.query_scale, config.head_norm
+        self.q_norm = nn.Identity() if norm is None else norm.build(head_dim)
+        self.k_norm = nn.Identity() if norm is None else norm.build(head_dim)
+
+    def qkv(self, x: Tensor) -> list[Tensor]:
+        """q (b, h, n, d), k and v (b, g, n, d) of one sequence."""
+        q, k, v = super().qkv(x)
+        return [self.q_norm(q) * self.scale, self.k_norm(k), v]
+
+    def q(self, x: Tensor) -> Tensor:
+        """(b, n, c) -> (b, h, n, d)."""
+        return self.q_norm(super().q(x)) * self.scale
+
+    def k(self, x: Tensor) -> Tensor:
+        """(b, n, c) -> (b, g, n, d)."""
+        return self.k_norm(super().k(x))
+
+
 def output_matrix(inner: int, dim: int, bias: bool, wanted: bool) -> nn.Module:
     """The matrix after the heads, or the identity; then the heads are as wide as the model."""
     if wanted:
@@ -144,11 +197,19 @@ def side_by_side(x: Tensor, maps: tuple[nn.Linear, ...]) -> list[Tensor]:
     if not x.is_cuda or x.shape[0] * x.shape[1] < _WIDE:
         return [each(x) for each in maps]
     weight = torch.cat([each.weight for each in maps])
-    bias = None if maps[0].bias is None else torch.cat([each.bias for each in maps])
+    bias = _joint_bias(maps)
     sizes = [each.out_features for each in maps]
     if torch.is_autocast_enabled("cuda") or torch.compiler.is_compiling():
         return list(F.linear(x, weight, bias).split(sizes, dim=-1))
     return list(_SideBySide.apply(x, weight, bias, sizes))
+
+
+def _joint_bias(maps: tuple[nn.Linear, ...]) -> Tensor | None:
+    """The biases of several maps in one vector; a map without one counts as zeros."""
+    if all(each.bias is None for each in maps):
+        return None
+    zeros = maps[0].weight.new_zeros
+    return torch.cat([zeros(m.out_features) if m.bias is None else m.bias for m in maps])
 
 
 class _SideBySide(torch.autograd.Function):

@@ -212,7 +212,7 @@ class Mixer(nn.Module):
 
     def _check_projection(self) -> None:
         wanted = self.frame.projection
-        if isinstance(wanted, DenseProjection) and wanted.out:
+        if wanted == DenseProjection():
             return
         if self.projections == "none":
             raise Unsupported(
@@ -354,6 +354,15 @@ class AttentionMixer(Mixer):
     def dropout(self) -> float:
         """Attention dropout now: 0 outside training."""
         return self.frame.dropout if self.training else 0.0
+
+
+def check_plain_heads(config: Any, frame: Frame) -> None:
+    """Refuse scaled or normalised heads where a mechanism multiplies by further matrices itself."""
+    if isinstance(frame.projection, DenseProjection) and not frame.projection.plain:
+        raise Unsupported(
+            f"{config.name} has matrices besides those of the projection, so its queries and keys "
+            f"are neither scaled nor normalised; got projection={frame.projection}"
+        )
 
 
 def _check_sequence(name: str, x: Tensor, dim: int) -> None:

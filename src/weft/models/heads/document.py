@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import WeftError
+from weft.feedforward.activations import activation_of
 from weft.layers.marks import Marks
 from weft.layers.padding import real_tokens, refuse_mask
 from weft.models.registry import MODELS, TrunkModel
@@ -44,10 +45,12 @@ class Classifier:
     pool: Pool = "mean"
     hidden: int | None = None  # units of a hidden layer before the classes; None: no such layer
     trimmed: bool = False  # pool="first": the last layer computes the register that is read alone
+    between: str = "gelu"  # the activation of the hidden layer
 
     def __post_init__(self) -> None:
         check_head(self, self.trunk)
         check_trimmed(self, self.trunk)
+        activation_of(self.between)
 
     def build(self) -> ClassifierModule:
         return ClassifierModule(self)
@@ -80,7 +83,8 @@ class ClassifierModule(Predicts, TrunkModel):
         self.config = config
         self.trunk = config.trunk.build()
         self.pool = build_pool(config, config.trimmed)
-        self.head = scoring_head(self.pool.width, config.hidden, config.classes)
+        between = config.between
+        self.head = scoring_head(self.pool.width, config.hidden, config.classes, between)
 
     def forward(
         self,
@@ -226,12 +230,25 @@ def check_tokens(x: Tensor) -> None:
         raise WeftError(f"a document has at least one token; got {tuple(x.shape)}")
 
 
-def scoring_head(inputs: int, hidden: int | None, classes: int) -> nn.Module:
+class Between(nn.Module):
+    """The activation of a hidden layer, by its name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.activation = activation_of(name)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(...) -> (...)."""
+        return self.activation(x)
+
+
+def scoring_head(inputs: int, hidden: int | None, classes: int, between: str = "gelu") -> nn.Module:
     """(b, inputs) -> (b, classes), with a hidden layer or without."""
+    layers: list[Any]
     if hidden is None:
         layers = [nn.Linear(inputs, classes)]
     else:
-        layers = [nn.Linear(inputs, hidden), nn.GELU(), nn.Linear(hidden, classes)]
+        layers = [nn.Linear(inputs, hidden), Between(between), nn.Linear(hidden, classes)]
     for layer in layers[::2]:
         nn.init.normal_(layer.weight, std=INITIAL_STD)
         nn.init.zeros_(layer.bias)

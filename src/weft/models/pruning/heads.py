@@ -148,6 +148,11 @@ def check_prunable(mixer: Mixer) -> None:
         )
     fixed = getattr(getattr(mixer, "pattern", None), "per_head", False)
     assert isinstance(mixer, AttentionMixer)
+    if getattr(mixer.frame.positions, "across_layers", False):
+        raise Unsupported(
+            "the layers share one table of positions, with a column for each head, so heads cannot "
+            "be taken out of some of them; use t5(across_layers=false)"
+        )
     slopes = mixer.positions.biased and not hasattr(mixer.positions, "table")
     if fixed or slopes:
         raise Unsupported(

@@ -11,6 +11,7 @@ import dataclasses
 from typing import Any
 
 from weft.errors import WeftError
+from weft.layers.projections.dense import DenseProjection
 from weft.mixers import Frame, Mixer
 from weft.models.stack.order import CROSSING, FEEDING, MIXING, count, split
 from weft.models.stack.sublayer import (
@@ -74,6 +75,7 @@ def _settings(config: Any, place: int) -> list[Any]:
     if letter in MIXING:
         layer = count(before, MIXING)
         found += [config.mixers[layer], config.layer_heads and config.layer_heads[layer]]
+        found.append(config.layer_positions and config.layer_positions[layer])
     if letter in FEEDING:
         found.append(config.feedforwards[count(before, FEEDING)])
     return found
@@ -105,7 +107,9 @@ def _feedforward(config: Any, frame: Frame, before: str) -> Any:
 def _cross(config: Any, frame: Frame, before: str) -> Mixer:
     # Neither distances between two sequences nor neighbours mean anything, so positions inside
     # attention stay out, and projections are dense.
-    own = {"layer": count(before, CROSSING), "positions": None, "projection": "dense"}
+    dense = isinstance(frame.projection, DenseProjection)
+    projection = dataclasses.replace(frame.projection, out=True) if dense else DenseProjection()
+    own = {"layer": count(before, CROSSING), "positions": None, "projection": projection}
     return config.cross.build(dataclasses.replace(frame, **own))
 
 
@@ -114,3 +118,12 @@ def tie(mixers: list[Mixer]) -> None:
     for kind in dict.fromkeys(type(mixer.config) for mixer in mixers):
         if hasattr(kind, "tie"):
             kind.tie([mixer for mixer in mixers if type(mixer.config) is kind])
+
+
+def share_positions(mixers: list[Mixer]) -> None:
+    """Give layers whose positions say so (`across_layers`) the module of the first of them."""
+    first: dict[Any, Any] = {}
+    for mixer in mixers:
+        config = mixer.frame.positions
+        if getattr(config, "across_layers", False) and hasattr(mixer, "positions"):
+            mixer.positions = first.setdefault(config, mixer.positions)

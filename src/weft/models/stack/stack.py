@@ -33,8 +33,9 @@ from weft.feedforward import Dense, FeedForwardConfig
 from weft.layers.marks import Marks
 from weft.layers.norm import Norm
 from weft.layers.padding import real_tokens
+from weft.layers.positions import PositionConfig
 from weft.mixers import MIXERS, Frame, FullAttention, Mixer, MixerConfig, State
-from weft.models.stack.assemble import build_sublayers, check_shared, tie
+from weft.models.stack.assemble import build_sublayers, check_shared, share_positions, tie
 from weft.models.stack.depth import DepthConfig, Every, PassageInputs
 from weft.models.stack.known_marks import check_known
 from weft.models.stack.order import (
@@ -57,6 +58,7 @@ _PER_LAYER = {
     "feedforward": FEEDING,
     "layer_heads": MIXING,
     "layer_numbers": MIXING,
+    "layer_positions": MIXING,
 }
 
 
@@ -79,6 +81,8 @@ class Stack:
     # Of each 's': its heads, and the number that its mixer knows. None: the frame's; 0, 1, 2 ...
     layer_heads: tuple[int, ...] | None = None
     layer_numbers: tuple[int, ...] | None = None
+    # Positions inside attention of each 's', as two rotary bases that take turns. None: the frame's
+    layer_positions: tuple[PositionConfig | None, ...] | None = None
     # What backward computes again instead of storing; "reversible" also changes the function.
     recompute: Literal["nothing", "checkpoint", "reversible"] = "nothing"
 
@@ -166,6 +170,8 @@ class Stack:
     def framed(self, frame: Frame, layer: int) -> Frame:
         """The frame of mixer number `layer`: with the heads that it has."""
         number = layer if self.layer_numbers is None else self.layer_numbers[layer]
+        if self.layer_positions is not None:
+            frame = dataclasses.replace(frame, positions=self.layer_positions[layer])
         if self.layer_heads is None:
             return dataclasses.replace(frame, layer=number)
         heads = self.layer_heads[layer]
@@ -208,10 +214,10 @@ class StackModule(nn.Module):
         self.layers = [range(a, b) for a, b in zip([0, *ends], ends, strict=False)]
         parts = [[self.running[i] for i in layer] for layer in self.layers]
         self.depth = config.depth.build(frame.dim, parts, causal)
-        pre = config.norm.place == "pre"
-        self.norm = config.norm.build(frame.dim) if pre else nn.Identity()
+        self.norm = config.norm.build(frame.dim) if config.norm.place != "post" else nn.Identity()
         config.residual.prepare([sub.body for sub in unique], len(self.path), config.norm)
         tie([sub.mixer for sub in unique if sub.mixer is not None])
+        share_positions([sub.mixer for sub in unique if sub.mixer is not None])
 
     @property
     def running(self) -> list[Sublayer]:

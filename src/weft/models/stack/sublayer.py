@@ -1,6 +1,7 @@
 """Sublayers: what one letter of an order string builds.
 
     pre:   x + drop(f(norm(x)))          post:  norm(x + drop(f(x)))
+    both:  x + drop(norm'(f(norm(x))))
 
 f is a token mixer ('s'), a mixer that reads a context ('c'), both in parallel ('p': their sum), or
 a feed-forward ('f'). A sublayer offers its *branch* (all but the sum) and its *join* (the sum), so
@@ -48,8 +49,9 @@ class Sublayer(nn.Module):
         self, body: nn.Module, norm: Norm, dim: int, dropout: float, residual: Any = _PLAIN
     ) -> None:
         super().__init__()
-        self.pre = norm.place == "pre"
+        self.pre = norm.place != "post"
         self.norm = norm.build(dim)
+        self.last_norm = norm.build(dim) if norm.place == "both" else None
         self.body = body
         self.dropout = nn.Dropout(dropout)
         self.residual = residual.build()
@@ -66,6 +68,11 @@ class Sublayer(nn.Module):
     def branch(self, x: Tensor, given: StackInputs) -> Tensor:
         """What is added to x."""
         y = self.call(self.residual.enter(self.norm(x) if self.pre else x), given)
+        return self.leave(y)
+
+    def leave(self, y: Tensor) -> Tensor:
+        """What is added to x, of the body's result."""
+        y = y if self.last_norm is None else self.last_norm(y)
         return self.dropout(self.residual.leave(y))
 
     def start(self, batch: int = 1) -> State | None:
@@ -82,7 +89,7 @@ class Sublayer(nn.Module):
         """`branch` for the next tokens of a sequence, and the state after them."""
         entered = self.residual.enter(self.norm(x) if self.pre else x)
         y, state = self.call_step(entered, given, state)
-        return self.dropout(self.residual.leave(y)), state
+        return self.leave(y), state
 
     def absorb(self, x: Tensor, given: StackInputs, state: State | None) -> State | None:
         """The state after tokens whose output of this sublayer is unused."""

@@ -34,8 +34,7 @@ class Trunk(nn.Module):
         self.dim = frame.dim
         self.embedding = config.embedding.build(frame.dim, frame.length)
         # See weft.layers.norm: a small embedding needs a norm before a post-norm stack.
-        post = stack.norm.place == "post"
-        self.norm = stack.norm.build(frame.dim) if post else nn.Identity()
+        self.norm = stack.norm.build(frame.dim) if stack.norm.on_embedding else nn.Identity()
         self.dropout = nn.Dropout(stack.dropout)
         self.stack = stack.build(causal=causal, registers=config.embedding.registers)
 
@@ -61,11 +60,14 @@ class Trunk(nn.Module):
         if self.shards is not None:
             return self.shards.read(self, x, valid=valid, marks=marks, **given)
         if valid is None:
-            return self.end(self.stack(self.begin(x, None)[0], marks=marks, **given), None)
+            types, marks = self.types_in(marks)
+            entered = self.begin(x, None, types=types)[0]
+            return self.end(self.stack(entered, marks=marks, **given), None)
         # Real tokens move to the front here, once for all layers, and back behind the last.
         x, real, order = self.align(x, valid)
-        entered, everything = self.begin(x, real, aligned=True)
-        given |= {"valid": everything, "aligned": True, "marks": moved(marks, order)}
+        types, marks = self.types_in(moved(marks, order))
+        entered, everything = self.begin(x, real, aligned=True, types=types)
+        given |= {"valid": everything, "aligned": True, "marks": marks}
         registers, tokens = self.end(self.stack(entered, **given))
         return registers, restore(tokens, order, valid)
 
@@ -79,7 +81,8 @@ class Trunk(nn.Module):
         if valid is not None:
             x, valid, order = self.align(x, valid)
             marks = moved(marks, order)
-        entered, everything = self.begin(x, valid, aligned=True)
+        types, marks = self.types_in(marks)
+        entered, everything = self.begin(x, valid, aligned=True, types=types)
         given = {"valid": everything, "aligned": True, "marks": marks}
         return self.stack(entered, first_rows=1, **given)[:, 0]
 
@@ -88,13 +91,25 @@ class Trunk(nn.Module):
         self.embedding.check(x, valid)
         return left_align(x, valid)
 
+    def types_in(self, marks: Marks | None) -> tuple[Tensor | None, Marks | None]:
+        """The mark `types`, which is the embedding's, and the other marks."""
+        if not marks or not self.config.embedding.types:
+            return None, marks
+        return marks.get("types"), {name: marks[name] for name in marks if name != "types"}
+
     def begin(
-        self, x: Tensor, valid: Tensor | None, *, aligned: bool = False
+        self,
+        x: Tensor,
+        valid: Tensor | None,
+        *,
+        aligned: bool = False,
+        types: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """What enters the stack, registers in front: (b, g + n, c), and which of it is real."""
+        given = {"valid": valid, "aligned": aligned, "types": types}
         if not self.registers:
-            return self.enter(self.embedding(x, valid=valid, aligned=aligned)), valid
-        embedded = self.embedding.with_registers(x, valid=valid, aligned=aligned)
+            return self.enter(self.embedding(x, **given)), valid
+        embedded = self.embedding.with_registers(x, **given)
         if valid is not None:
             valid = torch.cat((valid.new_ones(len(x), self.registers), valid), dim=1)
         return self.enter(embedded), valid
@@ -149,7 +164,8 @@ class EncoderModule(Trunk):
         self, x: Tensor, *, valid: Tensor | None = None, marks: Marks | None = None
     ) -> list[Tensor]:
         """What enters the first layer and what leaves each, before the last norm: (b, n, c)."""
-        entered, everything = self.begin(x, valid)
+        types, marks = self.types_in(marks)
+        entered, everything = self.begin(x, valid, types=types)
         taps: list[Tensor] = []
         self.stack(entered, valid=everything, taps=taps, marks=marks)
         return [tap[:, self.registers :] for tap in taps]

@@ -1,0 +1,1 @@
+"""Readers of published checkpoints, one file per family of architectures."""

@@ -1,0 +1,106 @@
+"""Which published architectures are read, by the `model_type` of their config.json.
+
+A reader gets the settings of a checkpoint and the head that it has, and returns the config of the
+weft model and the table of names:
+
+    @reads("bert", heads=("MaskedLM", "SequenceClassification", "Model"))
+    def bert(c, head): return Import(config, Names(rows, prefix="bert."))
+
+`head` is what follows the model's name in the class that wrote the checkpoint: "MaskedLM" of
+BertForMaskedLM, "Model" of BertModel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from weft.errors import Unsupported, suggest
+from weft.interop.hf.checkpoints.names import Names
+
+# The file of each architecture; a file is imported when a checkpoint asks for it.
+FILES = {
+    "bert": "bert",
+    "roberta": "bert",
+    "xlm-roberta": "bert",
+    "electra": "electra",
+    "mpnet": "mpnet",
+    "longformer": "longformer",
+    "fnet": "fnet",
+    "albert": "albert",
+    "gpt2": "gpt2",
+    "llama": "llama",
+    "mistral": "llama",
+    "qwen2": "llama",
+    "gemma": "llama",
+    "gemma3_text": "llama",
+    "t5": "t5",
+    "bart": "bart",
+    "mbart": "bart",
+    "vit": "vit",
+    "xlnet": "xlnet",
+}
+# Those that weft has no equal of, and why.
+REFUSED: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Import:
+    """What a reader makes of a checkpoint's settings."""
+
+    config: Any  # of the weft model
+    names: Names
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How one architecture is read."""
+
+    model_type: str
+    heads: tuple[str, ...]
+    read: Callable[[Any, str], Import]
+    note: str = ""  # what differs, for the table of the docs
+
+
+READERS: dict[str, Reader] = {}
+Read = Callable[[Any, str], Import]
+
+
+def reads(model_type: str, *, heads: tuple[str, ...], note: str = "") -> Callable[[Read], Read]:
+    """Register the reader of an architecture."""
+
+    def add(read: Read) -> Read:
+        READERS[model_type] = Reader(model_type, heads, read, note)
+        return read
+
+    return add
+
+
+def check_known(model_type: str) -> None:
+    """Refuse an architecture that is not read, with those that are."""
+    if model_type in REFUSED:
+        raise Unsupported(f"checkpoints of {model_type!r} are not read: {REFUSED[model_type]}")
+    if model_type not in FILES:
+        raise Unsupported(f"no reader for model_type {model_type!r}; {suggest(model_type, FILES)}")
+
+
+def reader_of(model_type: str, head: str) -> Reader:
+    """The reader of an architecture, which has to know the head."""
+    check_known(model_type)
+    import_module(f"weft.interop.hf.checkpoints.families.{FILES[model_type]}")
+    reader = READERS[model_type]
+    if head not in reader.heads:
+        raise Unsupported(
+            f"checkpoints of {model_type!r} are read with the heads {', '.join(reader.heads)}; "
+            f"got {head!r}: give head= one of them to read the rest of the weights without it"
+        )
+    return reader
+
+
+def readers() -> dict[str, Reader]:
+    """All readers by model_type."""
+    for file in dict.fromkeys(FILES.values()):
+        import_module(f"weft.interop.hf.checkpoints.families.{file}")
+    return {name: READERS[name] for name in FILES}

@@ -1,0 +1,167 @@
+"""Tiny models of every architecture that is read, with random weights."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers as T
+
+VOCAB = 50
+BERT = {
+    "vocab_size": VOCAB,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 64,
+}
+DEEP = {**BERT, "num_hidden_layers": 4}
+LLAMA = {**BERT, "num_key_value_heads": 1}
+BART = {
+    "vocab_size": VOCAB,
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 20,
+    "max_position_embeddings": 32,
+}
+T5 = {
+    "vocab_size": VOCAB,
+    "d_model": 16,
+    "d_kv": 6,
+    "d_ff": 24,
+    "num_layers": 2,
+    "num_decoder_layers": 3,
+    "num_heads": 3,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 12,
+}
+GPT2 = {
+    "vocab_size": VOCAB,
+    "n_embd": 16,
+    "n_layer": 2,
+    "n_head": 2,
+    "n_positions": 32,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+XLNET = {"vocab_size": VOCAB, "d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 24}
+VIT = {
+    **{k: v for k, v in BERT.items() if "max" not in k and "vocab" not in k},
+    "image_size": 8,
+    "patch_size": 4,
+}
+SLIDING = ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"]
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 100.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+
+
+@dataclass
+class Tiny:
+    """A class of Transformers, its settings, and how closely weft agrees in float64."""
+
+    kind: str
+    settings: dict[str, Any]
+    tolerance: float = 1e-10  # larger where Transformers computes a part in float32
+    padded: bool = True
+    dtype: torch.dtype = torch.float64
+
+    @property
+    def config_class(self) -> Any:
+        return getattr(T, self.kind).config_class
+
+    def build(self, dtype: torch.dtype | None = None) -> Any:
+        """The model, with biases, gains and tables that are not at their starting values."""
+        torch.manual_seed(0)
+        model = getattr(T, self.kind)(self.config_class(**self.settings))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        return model.to(dtype or self.dtype).eval()
+
+
+FLOAT32_NORMS = 1e-6
+TINY = {
+    "BERT": Tiny("BertForMaskedLM", BERT),
+    "BERT, body": Tiny("BertModel", BERT),
+    "BERT, classes": Tiny("BertForSequenceClassification", {**BERT, "num_labels": 3}),
+    "BERT, untied": Tiny("BertForMaskedLM", {**BERT, "tie_word_embeddings": False}),
+    "RoBERTa": Tiny("RobertaForMaskedLM", BERT),
+    "RoBERTa, classes": Tiny("RobertaForSequenceClassification", {**BERT, "num_labels": 3}),
+    "XLM-RoBERTa": Tiny("XLMRobertaForMaskedLM", BERT),
+    "GPT-2": Tiny("GPT2LMHeadModel", GPT2),
+    "GPT-2, body": Tiny("GPT2Model", GPT2),
+    "Llama": Tiny("LlamaForCausalLM", LLAMA, FLOAT32_NORMS),
+    "Llama, body": Tiny("LlamaModel", LLAMA, FLOAT32_NORMS),
+    "Llama 3": Tiny(
+        "LlamaForCausalLM",
+        {
+            **LLAMA,
+            "rope_parameters": LLAMA3,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "tie_word_embeddings": True,
+        },
+        FLOAT32_NORMS,
+    ),
+    "Mistral": Tiny("MistralForCausalLM", {**LLAMA, "sliding_window": 5}, FLOAT32_NORMS),
+    "Qwen2": Tiny("Qwen2ForCausalLM", LLAMA, FLOAT32_NORMS),
+    "Gemma": Tiny("GemmaForCausalLM", {**LLAMA, "head_dim": 6}, FLOAT32_NORMS),
+    "Gemma 3": Tiny(
+        "Gemma3ForCausalLM",
+        {
+            **LLAMA,
+            "num_hidden_layers": 4,
+            "head_dim": 6,
+            "sliding_window": 5,
+            "layer_types": SLIDING,
+            "query_pre_attn_scalar": 5,
+            "final_logit_softcapping": 3.0,
+        },
+        1e-5,
+    ),
+    "T5": Tiny("T5ForConditionalGeneration", T5, 1e-5),
+    "T5, body": Tiny("T5Model", T5, 1e-5),
+    "T5 1.1": Tiny(
+        "T5ForConditionalGeneration",
+        {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+        1e-4,
+    ),
+    "ELECTRA": Tiny("ElectraForMaskedLM", {**BERT, "embedding_size": 8}),
+    "ELECTRA, base": Tiny("ElectraForMaskedLM", {**BERT, "embedding_size": 16}),
+    "ELECTRA, classes": Tiny("ElectraForSequenceClassification", {**BERT, "embedding_size": 8}),
+    "ALBERT": Tiny("AlbertForMaskedLM", {**DEEP, "embedding_size": 8, "num_hidden_groups": 2}),
+    "ALBERT, classes": Tiny("AlbertForSequenceClassification", {**BERT, "embedding_size": 8}),
+    "MPNet": Tiny("MPNetForMaskedLM", BERT),
+    "MPNet, classes": Tiny("MPNetForSequenceClassification", BERT),
+    "BART": Tiny("BartForConditionalGeneration", BART),
+    "BART, body": Tiny("BartModel", {**BART, "scale_embedding": True}),
+    "mBART": Tiny("MBartForConditionalGeneration", BART),
+    "ViT": Tiny("ViTForImageClassification", VIT),
+    "ViT, body": Tiny("ViTModel", VIT),
+    "XLNet": Tiny("XLNetLMHeadModel", XLNET, 1e-7),
+    # In float64 its gradients at Transformers are not finite.
+    "Longformer": Tiny(
+        "LongformerForMaskedLM", {**BERT, "attention_window": [4, 6]}, 2e-6, dtype=torch.float32
+    ),
+    "Longformer, classes": Tiny(
+        "LongformerForSequenceClassification",
+        {**BERT, "attention_window": [4, 6]},
+        2e-6,
+        dtype=torch.float32,
+    ),
+    "FNet": Tiny(
+        "FNetForMaskedLM",
+        {k: v for k, v in BERT.items() if k != "num_attention_heads"},
+        padded=False,
+    ),
+}
