@@ -1,7 +1,4 @@
-"""Memory does not grow with the number of documents: `weft predict` in a process of its own.
-
-Seen to fail with the rows of a file in a list: 4,000 documents more take 50 MiB more.
-"""
+"""Memory does not grow with the number of documents: `weft predict` in a process of its own."""
 
 import argparse
 import importlib.util
