@@ -79,7 +79,7 @@ table = "--data reviews.csv --text body --label stars"
         "Train",
         "Train the one you choose. Stopped at any moment, the same line goes on.",
         "",
-        """run(f"weft train {table} {small} --steps 150 --out runs/stars"
+        """run(f"weft train {table} {small} --steps 80 --out runs/stars"
     " --mixer 'sliding_window(window=33)'")
 run("weft show runs/stars")""",
     ),
