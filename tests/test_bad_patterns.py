@@ -23,6 +23,9 @@ FORBIDDEN = {
     "requests.get": "weft reaches no network",
 }
 
+# Calls that are meant, by file, each with the reason.
+MEANT = {"use/tour.py": {"exec": "its own cells, which stand in the file as text to be shown"}}
+
 
 def calls(tree):
     """(line, dotted name, keywords) of every call."""
@@ -32,10 +35,10 @@ def calls(tree):
             yield node.lineno, name, {k.arg: ast.unparse(k.value) for k in node.keywords}
 
 
-def bad(text):
+def bad(text, meant=()):
     found = []
     for line, name, keywords in calls(ast.parse(text)):
-        if name in FORBIDDEN:
+        if name in FORBIDDEN and name not in meant:
             found.append(f"line {line}: {name} ({FORBIDDEN[name]})")
         if keywords.get("shell") == "True":
             found.append(f"line {line}: {name} with shell=True")
@@ -50,7 +53,8 @@ def bad(text):
     "path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE))
 )
 def test_there_is_none(path):
-    assert bad(path.read_text(encoding="utf-8")) == []
+    meant = MEANT.get(path.relative_to(SOURCE).as_posix(), {})
+    assert bad(path.read_text(encoding="utf-8"), meant) == []
 
 
 @pytest.mark.parametrize(
