@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import Replicate, distribute_tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
@@ -20,8 +21,9 @@ from weft.mixers import MIXERS, Frame
 from weft.models import Decoder, Encoder, Stack
 from weft.objectives import CausalLM, Classify, Head
 from weft.scale import Mesh, data, heads
+from weft.scale.annotations import annotate
+from weft.scale.costs import plan
 from weft.scale.groups import Group
-from weft.scale.plan import plan
 from weft.scale.team import Team, local
 from weft.training import Shuffled, Stage, TrainingSettings
 from weft.training.checkpoints.tensors import named_tensors, whole_model
@@ -169,6 +171,27 @@ def memory(mesh: str) -> None:
     kept = wanted.parameter_bytes + wanted.moment_bytes
     assert abs(found - kept) <= 0.1 * kept, (found, kept)
     assert kept < 0.8 * (whole.parameter_bytes + whole.moment_bytes)
+
+
+def annotated(mesh: str) -> None:
+    """A model whose parameters are split by rules computes what it did."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4))
+    x, team = torch.randn(3, 8), Team(mesh_of(mesh), CPU)
+    wanted = model(x)
+    rules = {"0.*": ("tp", 0), "2.weight": ("tp", 1)}
+    annotate(model, rules, team.mesh)
+    assert local([model[0].weight])[0].shape == (8, 8)
+    shown = distribute_tensor(x, team.mesh, [Replicate()] * 5)
+    found = model(shown).full_tensor()
+    assert (found - wanted).abs().max() <= 1e-6
+    for broken, reason in (
+        ({"3.*": ("tp", 0)}, "no parameter is named '3"),
+        ({"0.*": ("tq", 0)}, "no axis 'tq'; did you mean"),
+        ({"0.weight": ("tp", 2)}, "has no axis 2"),
+    ):
+        with pytest.raises(WeftError, match=reason):
+            annotate(model, broken, team.mesh)
 
 
 assert set(FEEDS) >= set(FEEDFORWARDS), set(FEEDFORWARDS) - set(FEEDS)

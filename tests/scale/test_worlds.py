@@ -23,6 +23,7 @@ SHORT = [
     "parts:dp_shard=2",
     "memory:dp_shard=2",
     "memory:ep=2",
+    "annotated:tp=2",
     "refuses:tp=2:mixer:sru:states are channels of the model",
     "refuses:ep=2:feedforward:dense:this model has none",
     "refuses:ep=2:feedforward:switch(experts=3):not a multiple of ep=2",

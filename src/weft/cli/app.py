@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from weft.cli.experiment import ablate, compare, train
-from weft.cli.inspect import mixers, pattern, plan, tasks
+from weft.cli.inspect import mixers, pattern, plan, scale, tasks
 from weft.cli.interop import exporting, importing
 from weft.cli.make import example_data, new, report
 from weft.cli.measure import bench
@@ -64,6 +64,7 @@ app.command("report")(report.report)
 app.command("new")(new.new)
 app.command("example-data")(example_data.example_data)
 app.add_typer(bench.app, name="bench")
+app.add_typer(scale.app, name="scale")
 exporting.app.command("onnx")(export.onnx)
 app.add_typer(exporting.app, name="export")
 app.add_typer(importing.app, name="import")

@@ -144,6 +144,7 @@ def _watched(
 ) -> dict[str, Any] | None:
     """The result of a cell that runs in this folder; None if it was asked to stop."""
     cell: Any = Named(name)
+    _note_worker(home / "cells" / name)
     process, stopped = CellProcess(cell, home, job, jobs=1, seconds=seconds), False
     while True:
         try:
@@ -155,6 +156,13 @@ def _watched(
                 process.kill()
             process.stop()
             stopped = True
+
+
+def _note_worker(folder: Path) -> None:
+    """Write down who works on a cell; a retry adds a line."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "workers").open("a") as file:
+        file.write(f"{socket.gethostname()}:{os.getpid()}\n")
 
 
 class RayCell:

@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +72,8 @@ def whole(path: Path) -> dict[str, Tensor]:
         name: torch.empty(one.size, dtype=one.properties.dtype)
         for name, one in shapes(path).items()
     }
-    state_dict_loader.load(empty, storage_reader=FileSystemReader(path), no_dist=True)
+    with _in_one_process():
+        state_dict_loader.load(empty, storage_reader=FileSystemReader(path), no_dist=True)
     return empty
 
 
@@ -82,5 +86,14 @@ def converted(folder: Path, found: checkpoint.Checkpoint) -> Path:
     """A checkpoint of one process as one of parts, in a temporary folder."""
     place = folder / ".converted"
     shutil.rmtree(place, ignore_errors=True)
-    state_dict_saver.save(found.tensors, storage_writer=FileSystemWriter(place), no_dist=True)
+    with _in_one_process():
+        state_dict_saver.save(found.tensors, storage_writer=FileSystemWriter(place), no_dist=True)
     return place
+
+
+@contextmanager
+def _in_one_process() -> Iterator[None]:
+    """torch warns that there is no process group, which is what is meant here."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield

@@ -114,9 +114,8 @@ def plan(
             same = copies if each.expert else copies * mesh.ep
             sent["copies"] += 2 * _part(same, each.kept * number)
     activation = own_rows * own_tokens * _dim(config) * wire
-    for _, _, module in _parts(model) if mesh.tp > 1 else ():
-        del module
-        sent["tp"] += 2 * 2 * _part(mesh.tp, activation)  # an all-reduce each way
+    if mesh.tp > 1:  # an all-reduce each way
+        sent["tp"] = len(_parts(model)) * 2 * 2 * _part(mesh.tp, activation)
     for module in model.modules():
         if isinstance(module, RoutedFeedForward) and mesh.ep > 1:
             chosen = getattr(module.config, "top", 2 if module.config.name == "gshard" else 1)

@@ -1,0 +1,101 @@
+"""The cells of a grid as tasks of a Ray cluster on this machine."""
+
+import json
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from weft.arena.grid.compare import GridOptions, compare
+from weft.arena.grid.engine import engine_of
+from weft.errors import WeftError
+
+try:
+    import ray
+except ImportError:
+    ray = None
+needs_ray = pytest.mark.skipif(ray is None, reason="Ray is not installed: pip install 'weft[ray]'")
+CLOCK = ("seconds", "second", "train_seconds", "peak_bytes", "date", "commit")
+
+
+def options(**changes):
+    return GridOptions(**{"engine": "ray", "cell_cpus": 0.5, **changes})
+
+
+def grid(seeds=4):
+    from weft.arena.experiment.settings import experiment
+    from weft.arena.grid.grid import Grid
+
+    tables = {
+        "task": {"name": "reversal", "length": 8, "train": 64, "valid": 16, "test": 16},
+        "model": {"layers": 1, "dim": 8, "heads": 2},
+        "training": {"steps": 6, "batch": 4, "save_every": 2, "log_every": 1, "device": "cpu"},
+    }
+    ones = {name: experiment({**tables, "mixer": name}) for name in ("full", "linear_transformer")}
+    return Grid(contenders=ones, seeds=tuple(range(seeds)), span_samples=0)
+
+
+def told(row):
+    """A row without what a clock and a machine say."""
+    return {k: v for k, v in row.items() if not any(word in k for word in CLOCK)}
+
+
+@pytest.mark.skipif(ray is not None, reason="Ray is installed")
+def test_without_ray_the_way_out_is_named():
+    with pytest.raises(WeftError, match=r"pip install 'weft\[ray\]'"):
+        engine_of(options())
+
+
+@needs_ray
+def test_an_address_that_does_not_answer_is_refused():
+    with pytest.raises(WeftError, match="no Ray cluster answers at localhost:9"):
+        engine_of(options(address="localhost:9"))
+
+
+@needs_ray
+def test_an_address_has_a_port():
+    with pytest.raises(WeftError, match="HOST:PORT"):
+        engine_of(options(address="somewhere"))
+
+
+def test_an_address_without_ray_is_refused():
+    with pytest.raises(WeftError, match="add --engine ray"):
+        GridOptions(address="localhost:6379")
+
+
+def test_an_engine_is_one_of_two():
+    with pytest.raises(WeftError, match="pool or ray"):
+        GridOptions(engine="rai")
+
+
+@needs_ray
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")  # of Ray's own
+def test_eight_cells_give_the_rows_of_the_pool_and_a_killed_worker_costs_a_retry(tmp_path):
+    pool = compare(grid(), tmp_path / "pool", GridOptions(jobs=2))
+    killed = []
+
+    def kill_one():
+        """The worker of the first cell that trains."""
+        cells = tmp_path / "ray" / "cells"
+        while not killed:
+            time.sleep(0.05)
+            for log in cells.glob("*/metrics.jsonl"):
+                killed.append(log.parent.name)
+                os.kill(int((log.parent / "workers").read_text().split(":")[-1]), signal.SIGKILL)
+                return
+
+    watcher = threading.Thread(target=kill_one, daemon=True)
+    watcher.start()
+    found = compare(grid(), tmp_path / "ray", options())
+    assert len(found.rows) == 8
+    key = lambda row: (row["label"], row["seed"])  # noqa: E731
+    ours, theirs = (sorted(each.rows, key=key) for each in (found, pool))
+    assert [told(row) for row in ours] == [told(row) for row in theirs]
+    workers = [
+        len((tmp_path / "ray" / "cells" / name / "workers").read_text().split())
+        for name in sorted(p.name for p in (tmp_path / "ray" / "cells").iterdir())
+    ]
+    assert sorted(workers) == [1] * 7 + [2], json.dumps(workers)
