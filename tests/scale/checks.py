@@ -177,21 +177,21 @@ def annotated(mesh: str) -> None:
     """A model whose parameters are split by rules computes what it did."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4))
-    x, team = torch.randn(3, 8), Team(mesh_of(mesh), CPU)
+    x, tp = torch.randn(3, 8), Team(mesh_of(mesh), CPU).mesh["tp"]
     wanted = model(x)
     rules = {"0.*": ("tp", 0), "2.weight": ("tp", 1)}
-    annotate(model, rules, team.mesh)
+    annotate(model, rules, tp)
     assert local([model[0].weight])[0].shape == (8, 8)
-    shown = distribute_tensor(x, team.mesh, [Replicate()] * 5)
+    shown = distribute_tensor(x, tp, [Replicate()])
     found = model(shown).full_tensor()
     assert (found - wanted).abs().max() <= 1e-6
     for broken, reason in (
         ({"3.*": ("tp", 0)}, "no parameter is named '3"),
-        ({"0.*": ("tq", 0)}, "no axis 'tq'; did you mean"),
+        ({"0.*": ("tq", 0)}, "no axis 'tq'; known: tp"),
         ({"0.weight": ("tp", 2)}, "has no axis 2"),
     ):
         with pytest.raises(WeftError, match=reason):
-            annotate(model, broken, team.mesh)
+            annotate(model, broken, tp)
 
 
 assert set(FEEDS) >= set(FEEDFORWARDS), set(FEEDFORWARDS) - set(FEEDS)
