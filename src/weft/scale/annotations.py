@@ -6,8 +6,8 @@ A rule is a pattern of parameter names (as in `frozen`) and the mesh axis and te
 split; the first rule that fits a parameter counts, and what no rule names stays a copy. Parameters
 become DTensors: torch's operators then propagate placements and insert the collectives, so the
 model computes what it did. Give the part of a mesh whose axes the rules name, `mesh["tp"]`: torch
-takes long to propagate placements over many dimensions. For layers whose shares weft knows (heads, hidden units, experts) the
-mesh of a training does this without rules, with fewer collectives.
+takes long to propagate placements over many dimensions. For layers whose shares weft knows (heads,
+hidden units, experts) the mesh of a training does this without rules, with fewer collectives.
 
 Paper: Lepikhin et al. 2020, GShard, section 3.2, https://arxiv.org/abs/2006.16668
 """
