@@ -164,17 +164,25 @@ class SequenceSplit:
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Add up gradients over the ranks: where each had a loss of its own tokens."""
-        for parameter in parameters:
-            if parameter.grad is not None:
-                dist.all_reduce(parameter.grad, group=self.link.group)
+        given = [parameter for parameter in parameters if parameter.requires_grad]
+        if not given:
+            return
+        # A rank whose tokens did not use a parameter adds 0 to what the others have.
+        used = torch.tensor([int(p.grad is not None) for p in given], device=given[0].device)
+        dist.all_reduce(used, dist.ReduceOp.MAX, group=self.link.group)
+        for parameter, some in zip(given, used.tolist(), strict=True):
+            if some:
+                grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                dist.all_reduce(grad, group=self.link.group)
+                parameter.grad = grad
 
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Average gradients over the ranks: where all had the same loss, as models give it."""
-        given = [parameter for parameter in parameters if parameter.grad is not None]
+        given = list(parameters)
         self.sum_gradients(given)
         for parameter in given:
-            assert parameter.grad is not None
-            parameter.grad.div_(self.link.ranks)
+            if parameter.grad is not None:
+                parameter.grad.div_(self.link.ranks)
 
     def read(
         self,

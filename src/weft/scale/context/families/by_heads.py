@@ -137,7 +137,7 @@ def mix_heads(mixer: Any, x: Tensor, given: Given, world: World) -> Tensor:
     of_queries, of_keys = shares_of(mixer, world.ranks)
     q, (k, v) = world.to_heads(q, of_queries), _keys(mixer, k, v, of_keys, world)
     valid = _real(given.valid, world)
-    y = tied(q, k, v)
+    y = tied(q, k, v, *mixer.parameters())  # also where no head is here
     if y.shape[1]:
         one = narrowed(mixer, of_queries[world.rank], of_keys[world.rank])
         y = tied(one.attention(q, k, v, valid, crossing=False), q, k, v)
@@ -152,7 +152,7 @@ def _crossing(mixer: Any, x: Tensor, given: Given, world: World) -> Tensor:
     of_queries, of_keys = shares_of(mixer, world.ranks)
     q, (k, v) = world.to_heads(q, of_queries), _keys(mixer, k, v, of_keys, given.source)
     valid = _real(given.context_valid, given.source)
-    y = tied(q, k, v)
+    y = tied(q, k, v, *mixer.parameters())  # also where no head is here
     if y.shape[1]:
         one = narrowed(mixer, of_queries[world.rank], of_keys[world.rank])
         y = tied(one.attention(q, k, v, valid, crossing=True), q, k, v)
@@ -191,7 +191,7 @@ def mix_transformer_xl(
     of_queries, of_keys = shares_of(mixer, world.ranks)
     q, (k, v) = world.to_heads(q, of_queries), _keys(mixer, k, v, of_keys, world)
     valid = _real(given.valid, world)
-    y = tied(q, k, v)
+    y = tied(q, k, v, *mixer.parameters())  # also where no head is here
     if y.shape[1]:
         one = narrowed(mixer, of_queries[world.rank], of_keys[world.rank])
         first, end = of_queries[world.rank]
@@ -239,7 +239,7 @@ def mix_sorted(mixer: Any, x: Tensor, given: Given, world: World) -> Tensor:
     lengths = world.lengths(given.valid)
     if lengths is None:
         lengths = torch.full((len(x),), world.length, device=x.device)
-    y, one = tied(q, v), None
+    y, one = tied(q, v, *mixer.parameters()), None
     if y.shape[1]:
         one = narrowed(mixer, of_queries[world.rank], of_keys[world.rank])
         by = one.nearness(content) if routing else content.transpose(-1, -2)
@@ -295,7 +295,7 @@ def mix_nsa(mixer: NSAAttention, x: Tensor, given: Given, world: World) -> Tenso
     by_head = gates.unflatten(-1, (3, h)).permute(0, 3, 1, 2)  # (b, h, n, 3)
     q, gate = world.to_heads(torch.cat((q, by_head.to(q.dtype)), -1), of_queries).split((d, 3), -1)
     every = world.to_heads(torch.cat(rest, -1), of_keys)  # (b, a, N, 6·d)
-    y = tied(q, gate, every)
+    y = tied(q, gate, every, *mixer.parameters())  # also where no head is here
     if y.shape[1]:
         one = narrowed(mixer, of_queries[world.rank], of_keys[world.rank])
         k, v, *others = every.split(d, -1)
