@@ -35,7 +35,7 @@ def test_a_tour_goes_on_where_it_was(tmp_path, monkeypatch):
         module.TourCell("three", "", "", "run('three')\nassert y == 2 and fine()"),
     )
     monkeypatch.setattr(module, "CELLS", cells)
-    with pytest.raises(NameError, match="fine"):
+    with pytest.raises(WeftError, match="step 3 of the tour, three, failed"):
         module.tour(tmp_path / "tour", lambda text: None)
     assert (tmp_path / "tour" / "ran").read_text() == "two three "
     monkeypatch.setattr(module, "CELLS", (*cells[:2], cells[2]._replace(work="run('four')")))

@@ -7,7 +7,8 @@ notebook docs/tour.ipynb, which docs/generate.py writes and a test executes.
 from __future__ import annotations
 
 import json
-import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -110,26 +111,19 @@ def tour(folder: str | Path, told: Callable[[str], None] = print) -> None:
     if not notes.exists() and any(folder.iterdir()):
         raise WeftError(f"{folder} holds other files; give the tour a folder of its own: --into")
     done = json.loads(notes.read_text()) if notes.exists() else 0
-    names: dict[str, Any] = {"__name__": "__main__"}
-    home = Path.cwd()
-    os.chdir(folder)
-    try:
-        for place, cell in enumerate(CELLS):
-            told(f"\n{place + 1}. {cell.title}\n{cell.words}\n")
-            _run(cell.setup, names, place)
-            if place < done:
-                told("(done before)")
-                continue
-            told("    " + cell.code.replace("\n", "\n    ") + "\n")
-            _run(cell.work, names, place)
-            Path(NOTES).write_text(json.dumps(place + 1))
-    finally:
-        os.chdir(home)
+    setup = ""
+    for place, cell in enumerate(CELLS):
+        setup += cell.setup.strip() + "\n"
+        told(f"\n{place + 1}. {cell.title}\n{cell.words}\n")
+        if place < done:
+            told("(done before)")
+            continue
+        told("    " + cell.code.replace("\n", "\n    ") + "\n")
+        ended = subprocess.run([sys.executable, "-c", setup + cell.work], cwd=folder, check=False)
+        if ended.returncode:
+            raise WeftError(f"step {place + 1} of the tour, {cell.title}, failed; see above")
+        notes.write_text(json.dumps(place + 1))
     told(f"the files are in {folder}; the same cells are the notebook docs/tour.ipynb")
-
-
-def _run(code: str, names: dict[str, Any], place: int) -> None:
-    exec(compile(code, f"cell {place + 1}", "exec"), names)
 
 
 def notebook() -> str:
