@@ -25,6 +25,8 @@ from weft.objectives import Batch, Objective
 from weft.scale.data import Autocast, LossOf, Spread
 from weft.scale.mesh import DATA, Mesh, processes
 
+REORDERING = ("permuted_lm", "mpnet")  # objectives that call layers with masks of their own
+
 
 class Alone:
     """One process."""
@@ -187,6 +189,12 @@ class Team(Alone):
         return model
 
     def spread(self, model: nn.Module, objective: Objective, autocast: Autocast) -> Spread:
+        split = [f"{axis}={self.sizes[axis]}" for axis in ("dp_shard", "ep", "tp")]
+        if objective.name in REORDERING and any(not each.endswith("=1") for each in split):
+            raise WeftError(
+                f"{objective.name} changes who reads whom from row to row, for which layers are "
+                f"not split; got {', '.join(split)}; use dp_replicate, or another objective"
+            )
         return Spread(LossOf(model, objective, autocast), self.mesh)
 
     def summing(self, loss_of: Spread, last: bool) -> Any:
