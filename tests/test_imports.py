@@ -21,7 +21,7 @@ LAYERS = [
     ["spec", "plugins"],
     ["config"],
     ["registry", "rows", "environment", "metrics"],
-    ["patterns"],
+    ["patterns", "events"],
     ["kernels"],
     ["layers"],
     ["mixers", "feedforward"],

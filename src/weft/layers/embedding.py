@@ -19,6 +19,9 @@ frequent tokens wide rows and rare ones narrow rows (`weft.layers.adaptive_table
 ELECTRA, FNet). `types` are kinds of tokens, such as the first and the second text of a pair: each
 adds a learned row, chosen by the mark `types` (b, n), the first where no mark is given.
 
+`categories` are for events of several columns: the first of the `channels` are codes, each with a
+table of its own, and the others numbers (`weft.layers.columns`).
+
 Registers are learned vectors in front of every sequence, which the model removes again at the end:
 the global tokens of ETC and BigBird-ETC, or a CLS token. They carry no position of their own.
 
@@ -45,6 +48,7 @@ from weft.layers.adaptive_table import AdaptiveTable
 from weft.layers.clusters import Clusters
 from weft.layers.marks import check_shape
 from weft.layers.norm import Norm
+from weft.layers.columns import ColumnTables
 
 INITIAL_STD = 1.0
 
@@ -68,6 +72,9 @@ class Embedding:
     types: int = 0  # kinds of tokens, each of which adds a row; 0: there are none
     multiplier: float = 1.0  # of token rows, before positions and types are added
     sum_norm: Norm | None = None  # with a factor: on the sum, which is then widened with a bias
+    # Of events: channel i, below their number, holds codes 0 to categories[i] − 1.
+    categories: tuple[int, ...] = ()
+    category_width: int = 16  # of each row of the tables of categories
 
     def __post_init__(self) -> None:
         if self.vocab is not None and self.channels is not None:
@@ -93,6 +100,21 @@ class Embedding:
                 "take Norm(enters=True) of the stack for a norm at the model's width"
             )
         self._check_table()
+        self._check_categories()
+
+    def _check_categories(self) -> None:
+        if not self.categories:
+            return
+        if self.vocab is not None or len(self.categories) > (self.channels or len(self.categories)):
+            raise WeftError(
+                "categories are the first of the channels of events; got "
+                f"{len(self.categories)} categories, channels={self.channels}, vocab={self.vocab}"
+            )
+        if min(*self.categories, self.category_width) < 1:
+            raise WeftError(
+                "categories and category_width are at least 1; got "
+                f"{self.categories} and {self.category_width}"
+            )
 
     def _check_table(self) -> None:
         chosen = [self.rbf_levels is not None, self.factor is not None, bool(self.cutoffs)]
@@ -151,6 +173,11 @@ class Embedder(nn.Module):
                 self.widen = nn.Linear(config.factor, dim)
             elif config.factor is not None:
                 self.waist = nn.Parameter(_normal(dim, config.factor) * config.factor**-0.5)
+        elif config.categories:
+            assert config.channels is not None  # checked: vocab or channels is given
+            self.columns = ColumnTables(
+                config.categories, config.channels, config.category_width, dim
+            )
         else:
             inputs = config.rbf_levels or config.channels
             assert inputs is not None  # checked: vocab or channels is given
@@ -241,6 +268,8 @@ class Embedder(nn.Module):
         if self.config.vocab is not None:
             return self.rows(self.ids(x, valid))
         self.check(x, valid)
+        if self.config.categories:
+            return self.columns(x if valid is None else x.masked_fill(~valid[..., None], 0.0))
         return self.linear(x)
 
     def ids(self, x: Tensor, valid: Tensor | None) -> Tensor:
@@ -292,13 +321,14 @@ class Embedder(nn.Module):
 
     def share(self, other: Embedder) -> None:
         """Use the token tables of another embedder."""
-        kind = operator.attrgetter("vocab", "rbf_levels", "factor", "cutoffs", "shrink", "frequent")
+        names = ("vocab", "rbf_levels", "factor", "cutoffs", "shrink", "frequent", "categories")
+        kind = operator.attrgetter(*names)
         if kind(self.config) != kind(other.config):
             raise WeftError(
                 "embeddings that share their tokens are of one kind; "
                 f"got {self.config} and {other.config}"
             )
-        for name in ("table", "waist", "clusters", "linear"):  # `norm` and `widen` are its own
+        for name in ("table", "waist", "clusters", "linear", "columns"):  # the norm is its own
             if hasattr(other, name):
                 setattr(self, name, getattr(other, name))
 

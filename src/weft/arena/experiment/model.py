@@ -84,8 +84,10 @@ def _bound(trunk: Any, task: Any) -> Any:
     if isinstance(trunk, EncoderDecoder):
         encoder, decoder = _bound(trunk.encoder, task), _bound(trunk.decoder, task)
         return dataclasses.replace(trunk, encoder=encoder, decoder=decoder)
-    vocab = _at_least("embedding.vocab", trunk.embedding.vocab, task.vocab)
-    given: dict[str, Any] = {"embedding": dataclasses.replace(trunk.embedding, vocab=vocab)}
+    inputs = getattr(task, "inputs", None)  # of tasks whose rows are no ids
+    if inputs is None:
+        inputs = {"vocab": _at_least("embedding.vocab", trunk.embedding.vocab, task.vocab)}
+    given: dict[str, Any] = {"embedding": dataclasses.replace(trunk.embedding, **inputs)}
     frame = trunk.frame if isinstance(trunk, PerceiverIO) else trunk.stack.frame
     length = _at_least("frame.length", frame.length, task.length)
     frame = dataclasses.replace(frame, length=length)

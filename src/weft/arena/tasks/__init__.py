@@ -1,6 +1,7 @@
 """Tasks, one file each; importing this package fills TASKS."""
 
 from weft.arena.tasks.base import SPLITS, TASKS, Split, Task, majority
+from weft.arena.tasks.events.task import Events
 from weft.arena.tasks.image import Image
 from weft.arena.tasks.key_value import KeyValue
 from weft.arena.tasks.key_value_uuid import KeyValueUuid
@@ -18,6 +19,7 @@ from weft.arena.tasks.translate import Translate
 __all__ = [
     "SPLITS",
     "TASKS",
+    "Events",
     "Image",
     "KeyValue",
     "KeyValueUuid",

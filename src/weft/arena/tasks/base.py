@@ -25,7 +25,7 @@ class Task(Protocol):
     vocab: int  # ids run from 0 to vocab − 1
     classes: int  # 0 for language and translate
     length: int  # longest sequence
-    metric: Literal["accuracy", "bits per byte", "token accuracy", "mean squared error"]
+    metric: Literal["accuracy", "gini", "bits per byte", "token accuracy", "mean squared error"]
 
     @property
     def source(self) -> str:
