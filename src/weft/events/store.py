@@ -171,13 +171,11 @@ def _first_look(clients: Clients, piece: Piece) -> np.ndarray:
     if piece.until is not None:
         np.minimum.at(clients.until, own, np.where(np.isnan(piece.until), np.inf, piece.until))
         usable = piece.times < np.where(np.isnan(piece.until), np.inf, piece.until)
-        clients.remarks.add("are from after their `until`, the future: left out", ~usable, piece)
+        remark("are from after their `until`, the future: left out", ~usable, piece)
     for name, values in piece.numbers.items():
-        clients.remarks.add(
-            f"have an infinite {name}: taken as the largest", np.isinf(values), piece
-        )
+        remark(f"have an infinite {name}: taken as the largest", np.isinf(values), piece)
     late = _disorder(clients, piece, own)
-    clients.remarks.add("stand before an earlier one of their client: sorted", late, piece)
+    remark("stand behind a later one of their client: sorted", late, piece)
     np.add.at(clients.counts, own[usable], 1)
     return usable
 

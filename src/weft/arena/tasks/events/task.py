@@ -64,7 +64,9 @@ class Events:
             if not 0.0 < getattr(self, name) < 0.5:
                 raise WeftError(f"{name} is above 0 and below 0.5; got {getattr(self, name)}")
         if self.length < 1:
-            raise WeftError(f"length counts the events that are read, at least 1; got {self.length}")
+            raise WeftError(
+                f"length counts the events that are read, at least 1; got {self.length}"
+            )
         _day(self.out_of_time)
 
     @property
@@ -274,7 +276,9 @@ def _splits(task: Events, store: Store) -> np.ndarray:
 def _check_splits(splits: np.ndarray, task: Events) -> None:
     for place, split in enumerate(SPLITS):
         if not (splits == place).any():
-            date = f" out_of_time={task.out_of_time!r} leaves none there;" if task.out_of_time else ""
+            date = (
+                f" out_of_time={task.out_of_time!r} leaves none there;" if task.out_of_time else ""
+            )
             raise WeftError(
                 f"there is no client for {split}:{date} {int((splits >= 0).sum()):,} clients have a "
                 "label; give more clients, another date or larger shares"
