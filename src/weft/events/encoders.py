@@ -135,12 +135,12 @@ class Fitting:
     scale: Scale = "quantile"
     seed: int = 0
     counts: list[Counter[str]] = field(default_factory=list)
-    values: list[_Sample] = field(default_factory=list)
+    values: list[Sample] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.counts = [Counter() for _ in self.columns.categories]
         rng = np.random.Generator(np.random.PCG64(self.seed))
-        self.values = [_Sample(rng) for _ in self.columns.numbers]
+        self.values = [Sample(rng) for _ in self.columns.numbers]
 
     def add(self, piece: Piece, rows: np.ndarray) -> None:
         """The rows (rows,) bool that training may know."""
@@ -170,7 +170,7 @@ def _codes(counts: Counter[str]) -> Codes:
     return Codes(tuple(value for value, _ in ordered[:MOST_CODES]))
 
 
-class _Sample:
+class Sample:
     """A uniform sample of all finite values so far: those with the smallest random keys."""
 
     def __init__(self, rng: np.random.Generator) -> None:

@@ -14,6 +14,7 @@ from weft.arena.tasks.retrieval import Retrieval
 from weft.arena.tasks.reversal import Reversal
 from weft.arena.tasks.table.task import Table
 from weft.arena.tasks.text import Text
+from weft.arena.tasks.transactions.task import Transactions
 from weft.arena.tasks.translate import Translate
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Table",
     "Task",
     "Text",
+    "Transactions",
     "Translate",
     "majority",
 ]

@@ -276,12 +276,10 @@ def _splits(task: Events, store: Store) -> np.ndarray:
 def _check_splits(splits: np.ndarray, task: Events) -> None:
     for place, split in enumerate(SPLITS):
         if not (splits == place).any():
-            date = (
-                f" out_of_time={task.out_of_time!r} leaves none there;" if task.out_of_time else ""
-            )
             raise WeftError(
-                f"there is no client for {split}:{date} {int((splits >= 0).sum()):,} clients have a "
-                "label; give more clients, another date or larger shares"
+                f"there is no client for {split}: {int((splits >= 0).sum()):,} clients have a label"
+                f", out_of_time={task.out_of_time!r}; give more clients, another date or larger "
+                "shares"
             )
 
 

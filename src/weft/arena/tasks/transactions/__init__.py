@@ -1,0 +1,1 @@
+"""Clients of a bank who do not exist: a benchmark whose best possible score is known."""
