@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from weft.errors import WeftError
 from weft.models import Classifier
-from weft.objectives.base import OBJECTIVES, Head, Loss, Metric, counted, wide
+from weft.objectives.base import OBJECTIVES, Head, Loss, counted, wide
 from weft.objectives.batch import Batch
 
 
@@ -24,7 +24,12 @@ from weft.objectives.batch import Batch
 class Classify:
     """Cross-entropy of one class per document."""
 
-    metric: ClassVar[Metric] = "accuracy"
+    metric: Literal["accuracy", "gini"] = "accuracy"  # gini: how well two classes are ranked
+    roll: float = 0.0  # share of documents that are moved cyclically in training
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.roll <= 1.0:
+            raise WeftError(f"roll is a share of the documents, 0 to 1; got roll={self.roll}")
 
     def build(self, trunk: Any, head: Head) -> Classifier:
         """A classifier around the trunk."""
@@ -32,7 +37,30 @@ class Classify:
 
     def loss(self, model: Callable[..., Tensor], batch: Batch, generator: torch.Generator) -> Loss:
         """Summed over documents."""
+        if self.roll and getattr(model, "training", False):
+            batch = rolled(batch, self.roll, generator)
         return class_loss(model(batch.x, **batch.given), batch)
+
+
+def rolled(batch: Batch, share: float, generator: torch.Generator) -> Batch:
+    """The batch with this share of its rows moved cyclically within their real tokens.
+
+    Real tokens come first in each row; padding stays behind them.
+    """
+    b, n = batch.x.shape[:2]
+    draws = torch.rand(2, b, generator=generator, device=batch.x.device)
+    sizes = torch.full((b,), n, device=batch.x.device)
+    if batch.valid is not None:
+        sizes = batch.valid.sum(1).clamp(min=1)
+    moves = (draws[0] * sizes).long() * (draws[1] < share)  # (b,)
+    at = torch.arange(n, device=batch.x.device).expand(b, n)
+    place = torch.where(at < sizes[:, None], (at + moves[:, None]) % sizes[:, None], at)  # (b, n)
+    tensors = batch.tensors()
+    for name, tensor in tensors.items():
+        if name in ("x", "words") or name.startswith("marks."):
+            index = place.reshape(b, n, *[1] * (tensor.dim() - 2)).expand_as(tensor)
+            tensors[name] = tensor.gather(1, index)
+    return batch.with_tensors(tensors)
 
 
 def class_loss(scores: Tensor, batch: Batch) -> Loss:

@@ -42,7 +42,7 @@ def objective_of(experiment: Experiment) -> Objective:
 
 def own_objective(task: Any) -> Objective:
     """What the models of a task learn where nothing else is said."""
-    return _OBJECTIVES[task.kind]
+    return Classify(metric="gini") if task.metric == "gini" else _OBJECTIVES[task.kind]
 
 
 def model_of(experiment: Experiment) -> Any:
@@ -164,5 +164,7 @@ def _source(experiment: Experiment, settings: TrainingSettings) -> Source:
 
 def _often_padded(rows: Examples) -> bool:
     """Whether most batches have padding; where few do, the others need not carry a mask for it."""
+    if (share := getattr(rows, "padded_share", None)) is not None:
+        return share > RARELY_PADDED
     documents = [each for each in (rows.rows, rows.second) if each is not None]
     return any((each.lengths < rows.length).mean() > RARELY_PADDED for each in documents)
