@@ -20,7 +20,7 @@ import numpy as np
 
 from weft.errors import WeftError
 from weft.events.columns import EventColumns
-from weft.events.pieces import Coded, Piece
+from weft.events.pieces import Coded, EventPiece
 
 PADDING, UNKNOWN, MISSING, FIRST = 0, 1, 2, 3
 MOST_CODES = 10_000  # of a category; rarer values are unknown
@@ -57,7 +57,7 @@ class Codes:
 
 
 @dataclass(frozen=True)
-class Numbers:
+class NumberScale:
     """How a number is scaled."""
 
     scale: Scale
@@ -86,14 +86,14 @@ class Encoders:
 
     columns: EventColumns
     codes: tuple[Codes, ...]  # of columns.categories
-    numbers: tuple[Numbers, ...]  # of columns.numbers
+    numbers: tuple[NumberScale, ...]  # of columns.numbers
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Codes of each category."""
         return tuple(each.size for each in self.codes)
 
-    def encode(self, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
+    def encode(self, piece: EventPiece) -> tuple[np.ndarray, np.ndarray]:
         """Codes (rows, k) uint16 and numbers (rows, m) float32."""
         codes = np.empty((len(piece), len(self.codes)), dtype=np.uint16)
         for place, name in enumerate(self.columns.categories):
@@ -117,7 +117,9 @@ def encoders_of(text: str) -> Encoders:
             EventColumns(**columns),
             tuple(Codes(tuple(each["values"])) for each in found["codes"]),
             tuple(
-                Numbers(**{**each, "knots": tuple(each["knots"]), "ranks": tuple(each["ranks"])})
+                NumberScale(
+                    **{**each, "knots": tuple(each["knots"]), "ranks": tuple(each["ranks"])}
+                )
                 for each in found["numbers"]
             ),
         )
@@ -142,7 +144,7 @@ class Fitting:
         rng = np.random.Generator(np.random.PCG64(self.seed))
         self.values = [Sample(rng) for _ in self.columns.numbers]
 
-    def add(self, piece: Piece, rows: np.ndarray) -> None:
+    def add(self, piece: EventPiece, rows: np.ndarray) -> None:
         """The rows (rows,) bool that training may know."""
         for counter, name in zip(self.counts, self.columns.categories, strict=True):
             column = piece.categories[name]
@@ -189,13 +191,13 @@ class Sample:
             chosen = np.argpartition(self.keys, RESERVOIR)[:RESERVOIR]
             self.keys, self.kept = self.keys[chosen], self.kept[chosen]
 
-    def numbers(self, scale: Scale) -> Numbers:
+    def numbers(self, scale: Scale) -> NumberScale:
         values = self.kept if len(self.kept) else np.zeros(1)
         if scale == "quantile":
             steps = np.linspace(0.0, 1.0, KNOTS)
             knots, place = np.unique(np.quantile(values, steps), return_inverse=True)
             ranks = np.bincount(place, weights=steps) / np.bincount(place)  # ties: the middle
-            return Numbers(scale, knots=tuple(knots.tolist()), ranks=tuple(ranks.tolist()))
+            return NumberScale(scale, knots=tuple(knots.tolist()), ranks=tuple(ranks.tolist()))
         if scale == "log":
             values = np.sign(values) * np.log1p(np.abs(values))
-        return Numbers(scale, mean=float(values.mean()), deviation=float(values.std()) or 1.0)
+        return NumberScale(scale, mean=float(values.mean()), deviation=float(values.std()) or 1.0)

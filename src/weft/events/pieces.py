@@ -34,7 +34,7 @@ class Coded:
 
 
 @dataclass(frozen=True)
-class Piece:
+class EventPiece:
     """Some rows of a file, in order."""
 
     file: str
@@ -71,7 +71,7 @@ def sample(path: Path) -> dict[str, np.ndarray]:
     raise WeftError(f"{path.name} holds no rows")
 
 
-def pieces(path: Path, columns: EventColumns, spool: Path | None = None) -> Iterator[Piece]:
+def pieces(path: Path, columns: EventColumns, spool: Path | None = None) -> Iterator[EventPiece]:
     """All rows of a file, its wanted columns alone.
 
     Text is parsed once: with `spool`, the rows of a CSV file are also written there, in the form
@@ -106,12 +106,12 @@ def _spooled(path: Path) -> Iterator[Any]:
             yield reader.get_batch(place)
 
 
-def _piece(file: str, first: int, batch: Any, columns: EventColumns) -> Piece:
+def _piece(file: str, first: int, batch: Any, columns: EventColumns) -> EventPiece:
     def at(row: int) -> str:
         return f"{file}, row {first + row:,}"
 
     until = columns.until
-    return Piece(
+    return EventPiece(
         file=file,
         first=first,
         ids=_coded(batch.column(columns.id)),

@@ -21,7 +21,7 @@ import numpy as np
 from weft.errors import WeftError
 from weft.events.columns import EventColumns
 from weft.events.encoders import Encoders, Fitting, Scale
-from weft.events.pieces import Coded, Piece, pieces, sample
+from weft.events.pieces import Coded, EventPiece, pieces, sample
 
 Rule = Callable[[Sequence[str]], np.ndarray]  # clients -> (clients,) bool: which to fit on
 Progress = Callable[[str, int], None]  # what is done, and how many rows of it
@@ -51,7 +51,7 @@ class Store:
 
 
 @dataclass
-class Clients:
+class ClientIndex:
     """What the first pass learns of each client, in order of appearance."""
 
     places: dict[str, int] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Remarks:
 
     found: dict[str, tuple[int, str]] = field(default_factory=dict)
 
-    def add(self, what: str, rows: np.ndarray, piece: Piece) -> None:
+    def add(self, what: str, rows: np.ndarray, piece: EventPiece) -> None:
         """Rows (rows,) bool of a piece."""
         if count := int(rows.sum()):
             before, where = self.found.get(what, (0, piece.where(int(rows.argmax()))))
@@ -109,7 +109,7 @@ def build_store(
     Encoders are given, or fitted on events before `fit_before` of clients that `fit_on` chooses.
     """
     columns = columns.found(sample(files[0]), files[0].name)
-    clients, fitting = Clients(), Fitting(columns, scale)
+    clients, fitting = ClientIndex(), Fitting(columns, scale)
     folder.mkdir(parents=True, exist_ok=True)
     spools = [folder / f"rows-{place}.arrow" for place in range(len(files))]
     for piece in _all(files, columns, spools):
@@ -148,12 +148,14 @@ def build_store(
     )
 
 
-def _all(files: Sequence[Path], columns: EventColumns, spools: Sequence[Path]) -> Iterator[Piece]:
+def _all(
+    files: Sequence[Path], columns: EventColumns, spools: Sequence[Path]
+) -> Iterator[EventPiece]:
     for path, spool in zip(files, spools, strict=True):
         yield from pieces(path, columns, spool)
 
 
-def _first_look(clients: Clients, piece: Piece) -> np.ndarray:
+def _first_look(clients: ClientIndex, piece: EventPiece) -> np.ndarray:
     """Count a piece's events; (rows,) which of them may be read."""
     if (piece.ids.codes < 0).any():
         row = int((piece.ids.codes < 0).argmax())
@@ -180,7 +182,7 @@ def _first_look(clients: Clients, piece: Piece) -> np.ndarray:
     return usable
 
 
-def _disorder(clients: Clients, piece: Piece, own: np.ndarray) -> np.ndarray:
+def _disorder(clients: ClientIndex, piece: EventPiece, own: np.ndarray) -> np.ndarray:
     """(rows,) which events are earlier than one of their client that stands before them."""
     order = np.argsort(own, kind="stable")
     sorted_own, times = own[order], piece.times[order]
@@ -194,7 +196,7 @@ def _disorder(clients: Clients, piece: Piece, own: np.ndarray) -> np.ndarray:
     return late
 
 
-def _check_labels(clients: Clients, piece: Piece, own: np.ndarray) -> None:
+def _check_labels(clients: ClientIndex, piece: EventPiece, own: np.ndarray) -> None:
     if piece.labels is None:
         return
     codes = piece.labels.codes
@@ -227,7 +229,11 @@ def _arrays(folder: Path, events: int, encoders: Encoders) -> dict[str, Any]:
 
 
 def _write(
-    arrays: dict[str, Any], filled: np.ndarray, clients: Clients, encoders: Encoders, piece: Piece
+    arrays: dict[str, Any],
+    filled: np.ndarray,
+    clients: ClientIndex,
+    encoders: Encoders,
+    piece: EventPiece,
 ) -> None:
     """Put a piece's events behind those that their clients have already."""
     usable = np.ones(len(piece), dtype=bool)

@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from weft.arena.data.examples import Examples
+from weft.arena.data.examples import Examples, TokenRows
 from weft.arena.tasks import SPLITS, TASKS
 from weft.metrics import MetricName, metric
 from weft.registry import Registry
@@ -42,11 +42,22 @@ def check_range(task: Any) -> None:
     for split in SPLITS:
         found, what = task.load(split), f"{task}, {split}"
         for rows in filter(None, (found.rows, found.second)):
-            _within(rows.tokens, task.vocab, f"{what}: tokens, vocab")
+            if isinstance(rows, TokenRows):
+                _within(rows.tokens, task.vocab, f"{what}: tokens, vocab")
+            else:
+                _check_channels(rows[0], task.inputs, what)
         if found.labels is not None:
             _within(found.labels, task.classes, f"{what}: labels, classes")
         if found.groups is not None:
             _within(found.groups, len(found.group_names), f"{what}: groups, names")
+
+
+def _check_channels(row: np.ndarray, inputs: dict[str, Any], what: str) -> None:
+    """A row (n, channels): categories first, each below its number of codes."""
+    width = row.shape[1]
+    assert width == inputs["channels"], f"{what}: {width} channels, inputs {inputs}"
+    for place, size in enumerate(inputs["categories"]):
+        _within(row[:, place], size, f"{what}: channel {place}, categories")
 
 
 def check_same_again(task: Any) -> None:
@@ -81,7 +92,8 @@ def check_baselines(task: Any) -> None:
     assert found, f"{task}: a task says how well one does without learning"
     for name, value in found.items():
         most = 1.0 if metric(task.metric).share else math.inf
-        possible = 0.0 <= value <= most and math.isfinite(value)
+        least = -1.0 if task.metric == "gini" else 0.0
+        possible = least <= value <= most and math.isfinite(value)
         assert possible, f"{task}: baseline {name!r} is not a valid {task.metric}: {value}"
 
 
@@ -110,4 +122,9 @@ def _rows(found: Examples) -> Iterator[bytes]:
     """Each row as a model reads it: cut to the length, both documents of a pair."""
     for at in range(len(found)):
         parts = [rows[at][: found.length] for rows in filter(None, (found.rows, found.second))]
-        yield b"|".join(np.asarray(part, dtype=np.int64).tobytes() for part in parts)
+        yield b"|".join(np.ascontiguousarray(_plain(part)).tobytes() for part in parts)
+
+
+def _plain(row: np.ndarray) -> np.ndarray:
+    """Ids of any integer type as one type; values as they are."""
+    return row if row.dtype.kind == "f" else np.asarray(row, dtype=np.int64)

@@ -21,6 +21,7 @@ class EventExamples:
     length: int
     labels: np.ndarray  # (rows,) int64
     fixed: bool = False  # every batch is padded to `length`
+    groups: None = None
     group_names: tuple[str, ...] = ()
     second: None = None  # rows are no pairs
 
@@ -41,6 +42,11 @@ class EventExamples:
     def lengths(self) -> np.ndarray:
         """(rows,) events that are read of each."""
         return np.minimum(self.store.lengths[self.clients], self.length)
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        """(events, channels) of one client."""
+        found = self.batch(np.array([row]))
+        return found.x[0].numpy() if found.valid is None else found.x[found.valid].numpy()
 
     def batch(self, index: np.ndarray) -> Batch:
         """The rows of these numbers, on the CPU."""

@@ -83,7 +83,7 @@ class Events:
         )
 
     @property
-    def prepared(self) -> Prepared:
+    def prepared(self) -> PreparedEvents:
         """The events on disk; read again only if a file has changed."""
         if not self.data:
             raise WeftError(
@@ -155,7 +155,7 @@ class Events:
         return "\n".join(lines)
 
 
-class Prepared(NamedTuple):
+class PreparedEvents(NamedTuple):
     """All clients of the files, with their classes and splits."""
 
     store: Store
@@ -168,7 +168,7 @@ class Prepared(NamedTuple):
 
 
 @lru_cache(maxsize=2)
-def _prepared(task: Events, stamps: tuple[tuple[str, int, int], ...]) -> Prepared:
+def _prepared(task: Events, stamps: tuple[tuple[str, int, int], ...]) -> PreparedEvents:
     files = [Path(path) for path, _, _ in stamps]
     given = {name: getattr(task, name) for name in ("until", "categories", "numbers", "leave_out")}
     wanted = {
@@ -209,7 +209,7 @@ def _prepared(task: Events, stamps: tuple[tuple[str, int, int], ...]) -> Prepare
     unlabelled = int((labels < 0).sum())
     remarks = [*store.remarks]
     remarks += [f"{unlabelled:,} clients have no {task.label}: left out"] if unlabelled else []
-    return Prepared(
+    return PreparedEvents(
         store,
         labels,
         splits,

@@ -53,7 +53,7 @@ DRAWS = 16  # uniform numbers of each transaction
 OWN_DRAWS = 64  # of each client
 
 
-class Clients(NamedTuple):
+class MadeUpClients(NamedTuple):
     """Some clients; transactions beyond `lengths` are padding."""
 
     codes: np.ndarray  # (b, n, 10) uint8
@@ -71,7 +71,7 @@ class Generator:
     seed: int = 0
     longest: int = LONGEST
 
-    def clients(self, index: np.ndarray, late: np.ndarray) -> Clients:
+    def clients(self, index: np.ndarray, late: np.ndarray) -> MadeUpClients:
         """The clients (b,) of these numbers; `late` (b,) are out of time."""
         b = len(index)
         draws = [self._draws(int(number)) for number in index]
@@ -90,7 +90,7 @@ class Generator:
         numbers = _numbers(each, own, kind, stress, codes)
         labels = (own[:, 2] < risk).astype(np.int64)
         assert codes.shape == (b, n, len(SIZES))
-        return Clients(codes, numbers, days, lengths, risk, labels)
+        return MadeUpClients(codes, numbers, days, lengths, risk, labels)
 
     def _draws(self, number: int) -> np.ndarray:
         bits = np.random.Philox(key=np.array([self.seed, number], dtype=np.uint64))

@@ -25,12 +25,12 @@ from weft.arena.tasks.transactions.clients import (
     SIZES,
     VERSION,
     YEAR,
-    Clients,
     Generator,
+    MadeUpClients,
     labelled,
 )
 from weft.errors import WeftError
-from weft.events.encoders import FIRST, Numbers, Sample
+from weft.events.encoders import FIRST, NumberScale, Sample
 from weft.events.rows import TIME_CHANNELS, time_features
 from weft.objectives.batch import Batch
 from weft.training.ranking import gini
@@ -96,12 +96,13 @@ class Transactions:
 
 @dataclass(frozen=True, eq=False)
 class MadeClients:
-    """Clients of a split, made as they are read; rows are their last transactions."""
+    """MadeUpClients of a split, made as they are read; rows are their last transactions."""
 
     task: Transactions
     split: Split
     count: int
     fixed: bool = False  # every batch is padded to `length`
+    groups: None = None
     group_names: tuple[str, ...] = ()
     second: None = None  # rows are no pairs
 
@@ -119,15 +120,27 @@ class MadeClients:
         return self.task.length
 
     @property
+    def labels(self) -> np.ndarray:
+        """(rows,) whether each client defaults: known without its transactions."""
+        first = SPLITS.index(self.split) * SPACING
+        index = np.arange(self.count) + first
+        return labelled(index, self.task.seed, late=self.split == "test")[1]
+
+    @property
     def padded_share(self) -> float:
         """Share of rows that are shorter than `length`, in a sample."""
         return float((self.made(np.arange(min(self.count, 64))).lengths < self.length).mean())
 
-    def made(self, index: np.ndarray) -> Clients:
+    def made(self, index: np.ndarray) -> MadeUpClients:
         """The clients of these rows."""
         late = np.full(len(index), float(self.split == "test"))
         first = SPLITS.index(self.split) * SPACING
         return Generator(self.task.seed, LONGEST).clients(index + first, late)
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        """(events, channels) of one client."""
+        found = self.batch(np.array([row]))
+        return found.x[0].numpy() if found.valid is None else found.x[found.valid].numpy()
 
     def batch(self, index: np.ndarray) -> Batch:
         """The rows of these numbers, on the CPU."""
@@ -138,7 +151,7 @@ class MadeClients:
 
 
 def last_events(
-    found: Clients, length: int, width: int | None
+    found: MadeUpClients, length: int, width: int | None
 ) -> tuple[torch.Tensor, np.ndarray]:
     """Values (b, n, channels) of the last events, and which are real (b, n)."""
     sizes = np.minimum(found.lengths, length)
@@ -162,7 +175,7 @@ def last_events(
 
 
 @lru_cache(maxsize=1)
-def scaled() -> tuple[Numbers, ...]:
+def scaled() -> tuple[NumberScale, ...]:
     """The scales of the numbers, from training clients of seed 0: the same for all."""
     found = Generator().clients(np.arange(FITTED_ON), np.zeros(FITTED_ON))
     real = np.arange(found.codes.shape[1]) < found.lengths[:, None]
