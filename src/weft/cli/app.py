@@ -16,7 +16,7 @@ from weft.cli.inspect import mixers, pattern, plan, scale, tasks
 from weft.cli.interop import exporting, importing
 from weft.cli.make import example_data, new, report
 from weft.cli.measure import bench
-from weft.cli.use import advise, evaluate, export, generate, predict, quantise, tour
+from weft.cli.use import advise, evaluate, export, generate, predict, quantise, shift, tour
 from weft.cli.verbs import App, Plugins, Verbs
 from weft.plugins import load_plugins
 
@@ -51,6 +51,7 @@ app.command("compare")(compare.compare)
 app.command("ablate")(ablate.ablate)
 app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
+app.command("shift")(shift.shift)
 app.command("predict")(predict.predict)
 app.command("show")(predict.show)
 app.command("generate")(generate.generate)

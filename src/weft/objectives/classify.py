@@ -43,18 +43,25 @@ class Classify:
 
 
 def rolled(batch: Batch, share: float, generator: torch.Generator) -> Batch:
-    """The batch with this share of its rows moved cyclically within their real tokens.
-
-    Real tokens come first in each row; padding stays behind them.
-    """
+    """The batch with this share of its rows moved cyclically within their real tokens."""
     b, n = batch.x.shape[:2]
     draws = torch.rand(2, b, generator=generator, device=batch.x.device)
     sizes = torch.full((b,), n, device=batch.x.device)
     if batch.valid is not None:
-        sizes = batch.valid.sum(1).clamp(min=1)
-    moves = (draws[0] * sizes).long() * (draws[1] < share)  # (b,)
+        sizes = batch.valid.sum(1)
+    return turned(batch, (draws[0] * sizes).long() * (draws[1] < share))
+
+
+def turned(batch: Batch, moves: Tensor) -> Batch:
+    """Each row turned by moves (b,) places to the front, within its real tokens, which come first.
+
+    Padding stays behind them.
+    """
+    b, n = batch.x.shape[:2]
     at = torch.arange(n, device=batch.x.device).expand(b, n)
-    place = torch.where(at < sizes[:, None], (at + moves[:, None]) % sizes[:, None], at)  # (b, n)
+    real = at < n if batch.valid is None else batch.valid  # (b, n)
+    sizes = real.sum(1, keepdim=True).clamp(min=1)  # (b, 1)
+    place = torch.where(real, (at + moves[:, None]) % sizes, at)  # (b, n)
     tensors = batch.tensors()
     for name, tensor in tensors.items():
         if name in ("x", "words") or name.startswith("marks."):
