@@ -18,6 +18,7 @@ MetricName = Literal[
     "token accuracy",
     "exact match",
     "mean squared error",
+    "gini",
 ]
 
 
@@ -41,6 +42,8 @@ METRICS: dict[str, Metric] = {
     "token accuracy": _SHARE,
     "exact match": _SHARE,
     "macro F1": _SHARE,
+    "gini": Metric(),  # from −1 to 1
+    "AUC": _SHARE,
     "calibration error": Metric(rising=False, share=True),
     "bits per byte": Metric(rising=False, unit="bits"),
     "bits per pixel": Metric(rising=False, unit="bits"),

@@ -22,6 +22,7 @@ from weft.training.class_scores import MOST_CLASSES, ClassScores, ClassTally
 from weft.training.data.seeds import derive
 from weft.training.number_scores import NumberScores, NumberTally
 from weft.training.precision import Precision
+from weft.training.ranking import RankScores, RankTally
 from weft.training.settings import PrecisionName
 
 
@@ -51,6 +52,7 @@ class Score:
     groups: tuple[GroupScore, ...] = ()
     classes: ClassScores | None = None  # of classifiers
     numbers: NumberScores | None = None  # of regressions
+    ranks: RankScores | None = None  # of classifiers with two classes
 
     def row(self) -> dict[str, Any]:
         """Flat, for a row of metrics; groups become `group <name>`."""
@@ -114,6 +116,7 @@ class _Tally:
         self.groups: list[Tensor] = []
         self.classes: ClassTally | None = None
         self.numbers: NumberTally | None = None
+        self.ranks: RankTally | None = None
 
     def add(self, loss: Loss, batch: Batch) -> None:
         self.sums += torch.stack([part.to(self.sums.dtype) for part in loss[:3]])
@@ -152,6 +155,9 @@ class _Tally:
         elif scores.shape[-1] <= MOST_CLASSES:
             self.classes = self.classes or ClassTally(scores)
             self.classes.add(scores, y)
+        if scores.shape[-1] == 2:
+            self.ranks = self.ranks or RankTally()
+            self.ranks.add(scores, y)
 
     def score(self, metric: Metric, names: tuple[str, ...]) -> Score:
         total, count, right = self.sums.tolist()
@@ -160,11 +166,15 @@ class _Tally:
         loss = total / count
         accuracy = right / count
         rows, hits = self.rows.tolist()
-        value = score_of(metric, loss, accuracy, hits / rows if rows else None)
+        ranks = None if self.ranks is None else self.ranks.scores()
+        if metric == "gini":
+            value = _gini(ranks)
+        else:
+            value = score_of(metric, loss, accuracy, hits / rows if rows else None)
         classes = None if self.classes is None else self.classes.scores()
         numbers = None if self.numbers is None else self.numbers.scores()
         groups = self._by_group(names)
-        return Score(metric, value, loss, accuracy, int(count), groups, classes, numbers)
+        return Score(metric, value, loss, accuracy, int(count), groups, classes, numbers, ranks)
 
     def _by_group(self, names: tuple[str, ...]) -> tuple[GroupScore, ...]:
         if not self.groups:
@@ -178,3 +188,11 @@ class _Tally:
             for i, count in enumerate(counts.tolist())
             if count
         )
+
+
+def _gini(ranks: RankScores | None) -> float:
+    if ranks is None:
+        raise WeftError("gini ranks two classes; this model has another number of them")
+    if ranks.gini is None:
+        raise WeftError("gini ranks two classes, and all of these rows are of one; score more rows")
+    return ranks.gini

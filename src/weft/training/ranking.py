@@ -12,8 +12,45 @@ for m positives and k negatives; `bootstrap` draws the rows again instead. SE(Gi
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class RankScores:
+    """Of all rows of a split with two classes; None where one of them is missing."""
+
+    gini: float | None
+    error: float | None  # standard error of gini
+
+    def row(self) -> dict[str, Any]:
+        """As plain values."""
+        area = None if self.gini is None else (self.gini + 1) / 2
+        return {"gini": self.gini, "gini error": self.error, "AUC": area}
+
+
+class RankTally:
+    """Scores of all rows: ranks need them together."""
+
+    def __init__(self) -> None:
+        self.seen: list[Tensor] = []
+
+    def add(self, scores: Tensor, y: Tensor) -> None:
+        """Scores (b, 2) against classes (b,)."""
+        margin = scores[:, 1].double() - scores[:, 0].double()
+        self.seen.append(torch.stack((margin, y.double())))
+
+    def scores(self) -> RankScores:
+        """What the ranks say."""
+        margins, labels = torch.cat(self.seen, dim=1).cpu().numpy()
+        area, positives = auc(margins, labels), int(labels.sum())
+        if math.isnan(area):
+            return RankScores(None, None)
+        return RankScores(2 * area - 1, 2 * auc_error(area, positives, len(labels) - positives))
 
 
 def auc(scores: np.ndarray, labels: np.ndarray) -> float:

@@ -33,6 +33,8 @@ def score_split(
     usage = getattr(model, "usage", None)
     if found.classes is not None:
         row |= found.classes.row(usage.labels if usage is not None else ())
+    if found.ranks is not None:
+        row |= found.ranks.row()
     if found.numbers is not None:
         row |= found.numbers.row(usage.scale if usage is not None else 1.0)
     return found, row

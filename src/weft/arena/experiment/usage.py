@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.arena.experiment.settings import Experiment, located
+from weft.arena.tasks.table.numbers import Numbers
 from weft.files import read_text
 from weft.models import Classifier, EarlyExit, LanguageModel, Matcher
 from weft.models.usage.record import TOKENIZER, Label, Usage
@@ -22,7 +23,9 @@ def usage_of(experiment: Experiment, model: Any, objective: Any, taken: set[str]
     columns = {name: getattr(task, name, None) for name in _COLUMNS}
     ruled = bool(columns["global_text"] or getattr(task, "global_after", ""))
     numbers = getattr(task, "numbers", None)
-    standard = {} if numbers is None else {"offset": numbers.offset, "scale": numbers.scale}
+    standard = {}
+    if isinstance(numbers, Numbers):
+        standard = {"offset": numbers.offset, "scale": numbers.scale}
     return Usage(
         **standard,
         kind=_kind(model, objective),

@@ -57,7 +57,6 @@ class Events:
 
     kind: ClassVar = "classify"
     vocab: ClassVar = 0
-    tokens: ClassVar = "events"
 
     def __post_init__(self) -> None:
         for name in ("valid_share", "test_share"):
