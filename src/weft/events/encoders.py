@@ -18,6 +18,7 @@ from typing import Literal
 
 import numpy as np
 
+from weft.config import read
 from weft.errors import WeftError
 from weft.events.columns import EventColumns
 from weft.events.pieces import Coded, EventPiece
@@ -112,9 +113,8 @@ def encoders_of(text: str) -> Encoders:
     """What `Encoders.text` wrote."""
     try:
         found = json.loads(text)
-        columns = {k: tuple(v) if isinstance(v, list) else v for k, v in found["columns"].items()}
         return Encoders(
-            EventColumns(**columns),
+            read(EventColumns, found["columns"]),
             tuple(Codes(tuple(each["values"])) for each in found["codes"]),
             tuple(
                 NumberScale(

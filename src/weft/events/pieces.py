@@ -176,11 +176,13 @@ def _coded(column: Any) -> Coded:
     from pyarrow import compute
 
     if not pyarrow.types.is_dictionary(column.type):
-        if pyarrow.types.is_floating(column.type):
-            column = compute.if_else(compute.is_nan(column), None, column)
         column = column.dictionary_encode()
+    values = column.dictionary.to_pylist()
     codes = compute.fill_null(column.indices.cast(pyarrow.int32()), -1).to_numpy(False)
-    return Coded(codes, tuple(map(_text, column.dictionary.to_pylist())))
+    missing = [place for place, value in enumerate(values) if value != value]  # NaN
+    if missing:
+        codes = np.where(np.isin(codes, missing), -1, codes)
+    return Coded(codes, tuple(map(_text, values)))
 
 
 def _text(value: Any) -> str:
@@ -197,7 +199,7 @@ def _numbers(column: Any, name: str, at: Any) -> np.ndarray:
     kind = column.type
     if pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind):
         try:
-            column = compute.cast(compute.utf8_trim_whitespace(column), pyarrow.float64())
+            column = compute.cast(_trimmed(column), pyarrow.float64())
         except pyarrow.ArrowInvalid:
             row = next(i for i, text in enumerate(column.to_pylist()) if not _is_number(text))
             raise WeftError(
@@ -207,6 +209,12 @@ def _numbers(column: Any, name: str, at: Any) -> np.ndarray:
     elif not _is_numeric(kind):
         raise WeftError(f"{at(0)}: {name} is a number; the file holds {kind}: name it a category")
     return column.cast(pyarrow.float64()).to_numpy(zero_copy_only=False)
+
+
+def _trimmed(column: Any) -> Any:
+    from pyarrow import compute
+
+    return compute.call_function("utf8_trim_whitespace", [column])
 
 
 def _is_number(text: str | None) -> bool:
