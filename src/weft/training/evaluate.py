@@ -18,11 +18,11 @@ from weft.errors import WeftError
 from weft.objectives import Batch, Loss, Objective
 from weft.objectives.base import Metric, score_of
 from weft.scale.team import Alone
-from weft.training.class_scores import MOST_CLASSES, ClassScores, ClassTally
 from weft.training.data.seeds import derive
-from weft.training.number_scores import NumberScores, NumberTally
 from weft.training.precision import Precision
-from weft.training.ranking import RankScores, RankTally
+from weft.training.scores.class_scores import MOST_CLASSES, ClassScores, ClassTally
+from weft.training.scores.number_scores import NumberScores, NumberTally
+from weft.training.scores.ranking import RankScores, RankTally
 from weft.training.settings import PrecisionName
 
 

@@ -15,7 +15,7 @@ from weft.errors import WeftError
 from weft.models import load, save
 from weft.objectives import Batch, Classify
 from weft.training import score, train
-from weft.training.ranking import auc_error, bootstrap, gini
+from weft.training.scores.ranking import auc_error, bootstrap, gini
 
 pytest.importorskip("pyarrow", reason="events are read by pyarrow")
 import pyarrow

@@ -16,7 +16,7 @@ from weft.arena.tasks.transactions.clients import (
     labelled,
 )
 from weft.arena.tasks.transactions.task import Transactions, write_parquet
-from weft.training.ranking import auc, gini
+from weft.training.scores.ranking import auc, gini
 
 
 def spells(*made):

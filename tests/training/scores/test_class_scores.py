@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from weft.training.class_scores import BINS, ClassTally
+from weft.training.scores.class_scores import BINS, ClassTally
 
 
 def test_counts_over_batches_equal_the_definitions():

@@ -7,7 +7,7 @@ from tiny_runs import examples, stage
 
 from weft.objectives import Regress
 from weft.training import Ordered, score
-from weft.training.number_scores import NumberTally
+from weft.training.scores.number_scores import NumberTally
 
 
 def test_sums_over_batches_equal_numpy():

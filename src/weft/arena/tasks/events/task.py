@@ -29,7 +29,7 @@ from weft.events.encoders import Encoders, Scale, encoders_of
 from weft.events.pieces import SECONDS, event_files
 from weft.events.rows import channels
 from weft.events.store import Store, build_store
-from weft.training.ranking import gini
+from weft.training.scores.ranking import gini
 
 VERSION = 1  # of what the cache holds
 TRAIN, VALID, TEST = range(3)

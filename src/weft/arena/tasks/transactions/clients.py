@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.training.ranking import gini
+from weft.training.scores.ranking import gini
 
 VERSION = 1  # of the clients: a change of any number below is another benchmark
 SHORTEST, LONGEST, MEAN = 50, 1500, 700

@@ -33,7 +33,7 @@ from weft.errors import WeftError
 from weft.events.encoders import FIRST, NumberScale, Sample
 from weft.events.rows import TIME_CHANNELS, time_features
 from weft.objectives.batch import Batch
-from weft.training.ranking import gini
+from weft.training.scores.ranking import gini
 
 FITTED_ON = 500  # training clients, for the scales of numbers
 SPACING = 1 << 32  # between the numbers of two splits' clients

@@ -1,0 +1,1 @@
+"""What is said of a split besides its loss: classes, numbers, ranks."""
