@@ -12,7 +12,7 @@ levels are then embedded alike, and a few rows learn what a table would learn le
 
 `factor` makes the table narrow and widens its rows, W F[id], which saves parameters where the
 vocabulary is large (Lan et al. 2019, ALBERT, https://arxiv.org/abs/1909.11942). `cutoffs` give
-frequent tokens wide rows and rare ones narrow rows (`weft.layers.adaptive_table`).
+frequent tokens wide rows and rare ones narrow rows (`weft.layers.tables.adaptive_table`).
 
 `sum_norm` moves the widening behind the sum: tokens, types and positions are added at the width
 `factor`, normalised, and then widened by a matrix with a bias, W norm(F[id] + P[p_i]) + b (ALBERT,
@@ -20,7 +20,7 @@ ELECTRA, FNet). `types` are kinds of tokens, such as the first and the second te
 adds a learned row, chosen by the mark `types` (b, n), the first where no mark is given.
 
 `categories` are for events of several columns: the first of the `channels` are codes, each with a
-table of its own, and the others numbers (`weft.layers.columns`).
+table of its own, and the others numbers (`weft.layers.tables.columns`).
 
 Registers are learned vectors in front of every sequence, which the model removes again at the end:
 the global tokens of ETC and BigBird-ETC, or a CLS token. They carry no position of their own.
@@ -44,11 +44,11 @@ from torch import Tensor, nn
 
 from weft.config import config
 from weft.errors import WeftError
-from weft.layers.adaptive_table import AdaptiveTable
-from weft.layers.clusters import Clusters
 from weft.layers.marks import check_shape
 from weft.layers.norm import Norm
-from weft.layers.columns import ColumnTables
+from weft.layers.tables.adaptive_table import AdaptiveTable
+from weft.layers.tables.clusters import Clusters
+from weft.layers.tables.columns import ColumnTables
 
 INITIAL_STD = 1.0
 

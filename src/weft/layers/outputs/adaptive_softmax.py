@@ -4,7 +4,7 @@
     p(v) = p_head(cluster i) · p_i(v | cluster i)     v in tail i
     head = softmax(h [H; T]ᵀ),   p_i = softmax((h P_i) W_iᵀ),   P_i (c, c / shrink^i)
 
-Tokens are sorted by frequency (`weft.layers.clusters`); the cutoffs are where clusters end. The
+Tokens are sorted by frequency (`weft.layers.tables.clusters`); the cutoffs are where clusters end. The
 loss computes a tail only for the tokens whose target is in it. Without projection a tail has
 the full width and no P_i. `scores` gives log-probabilities of all tokens, for decoding.
 
@@ -26,9 +26,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.errors import WeftError
-from weft.layers.clusters import Clusters
 from weft.layers.embedding import Embedder
 from weft.layers.outputs.base import OUTPUTS, BaseOutput, Output
+from weft.layers.tables.clusters import Clusters
 
 
 @OUTPUTS.register("adaptive_softmax")

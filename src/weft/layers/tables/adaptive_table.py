@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.layers.clusters import Clusters
+from weft.layers.tables.clusters import Clusters
 
 
 class AdaptiveTable(nn.Module):
