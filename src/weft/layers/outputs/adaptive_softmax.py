@@ -4,7 +4,7 @@
     p(v) = p_head(cluster i) · p_i(v | cluster i)     v in tail i
     head = softmax(h [H; T]ᵀ),   p_i = softmax((h P_i) W_iᵀ),   P_i (c, c / shrink^i)
 
-Tokens are sorted by frequency (`weft.layers.tables.clusters`); the cutoffs are where clusters end. The
+Tokens are sorted by frequency (`weft.layers.tables.clusters`); clusters end at the cutoffs. The
 loss computes a tail only for the tokens whose target is in it. Without projection a tail has
 the full width and no P_i. `scores` gives log-probabilities of all tokens, for decoding.
 
