@@ -1,0 +1,1 @@
+"""Faster attention inside Transformers models, with their own weights."""
