@@ -1,6 +1,6 @@
 """Other libraries' models with weft's attention, and weft's models in other libraries.
 
-    accelerate(model)    a Transformers model whose attention weft computes, its weights untouched
+accelerate(model)    a Transformers model whose attention weft computes, its weights untouched
 """
 
 from importlib import import_module

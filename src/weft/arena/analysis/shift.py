@@ -74,7 +74,7 @@ def shift_test(
     """The score without a move, and after each; a source gives the same batches every time."""
     rows, plain = [], None
     for move in (None, *moves):
-        watched = _Watched(objective)
+        watched: Any = _Watched(objective)
         found = score(model, _moved(source, move), watched)
         assert found is not None  # nothing stops it
         logits = torch.cat(watched.seen) if watched.seen else None

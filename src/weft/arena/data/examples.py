@@ -7,7 +7,7 @@ them to the longest of the batch, to a fixed width, or to a multiple.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -72,6 +72,9 @@ class TokenRows:
 
     def __len__(self) -> int:
         return len(self.starts) - 1 if self.pick is None else len(self.pick)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return (self[row] for row in range(len(self)))
 
     def __getitem__(self, index: int) -> np.ndarray:
         index = index if self.pick is None else self.pick[index]

@@ -42,7 +42,8 @@ def objective_of(experiment: Experiment) -> Objective:
 
 def own_objective(task: Any) -> Objective:
     """What the models of a task learn where nothing else is said."""
-    return Classify(metric="gini") if task.metric == "gini" else _OBJECTIVES[task.kind]
+    own: Any = Classify(metric="gini") if task.metric == "gini" else _OBJECTIVES[task.kind]
+    return own
 
 
 def model_of(experiment: Experiment) -> Any:

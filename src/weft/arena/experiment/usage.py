@@ -23,7 +23,7 @@ def usage_of(experiment: Experiment, model: Any, objective: Any, taken: set[str]
     columns = {name: getattr(task, name, None) for name in _COLUMNS}
     ruled = bool(columns["global_text"] or getattr(task, "global_after", ""))
     numbers = getattr(task, "numbers", None)
-    standard = {}
+    standard: dict[str, Any] = {}
     if isinstance(numbers, Numbers):
         standard = {"offset": numbers.offset, "scale": numbers.scale}
     return Usage(
