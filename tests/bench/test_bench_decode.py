@@ -190,7 +190,7 @@ def test_what_cannot_run_is_said():
     ("call", "message"),
     [
         (lambda: setting(weights="int4"), "weights is one of .* got 'int4'"),
-        (lambda: setting(batch=0), "batch is at least 1"),
+        (lambda: setting(batch=0), "batch is a whole number of at least 1"),
         (lambda: setting(timed=4), "at most 3 layers|of 3 layers at most"),
         (lambda: preset_setting("tiny_dense"), "has no dense twin"),
         (lambda: preset_setting("tinny"), "no preset named 'tinny'"),

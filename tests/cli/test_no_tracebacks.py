@@ -97,14 +97,15 @@ def test_run_folders(name, junk, tmp_path):
 def test_tables(kind, junk, tmp_path):
     table = tmp_path / f"a{kind}"
     table.write_bytes(JUNK[junk])
-    args = ["--text", "a", "--label", "b", "--out", tmp_path / "out"]
+    args = ["--text", "a", "--label", "b", "--mixers", "full", "--out", tmp_path / "out"]
     refused("compare", "--data", table, *args)
 
 
 def test_a_gzip_that_is_cut(tmp_path):
     path = tmp_path / "a.csv.gz"
     path.write_bytes(gzip.compress(b"a,b\n1,2\n" * 1000)[:-20])
-    args = ["--data", path, "--text", "a", "--label", "b", "--out", tmp_path / "out"]
+    args = ["--data", path, "--text", "a", "--label", "b", "--mixers", "full"]
+    args += ["--out", tmp_path / "out"]
     assert "ended before the end-of-stream" in refused("compare", *args)
 
 

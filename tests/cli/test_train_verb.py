@@ -1,6 +1,7 @@
 """`weft train` and `weft eval`: from one file of settings to a score."""
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -49,7 +50,7 @@ def test_a_file_is_trained_and_scored(path, tmp_path):
     assert len(read(folder / "metrics.jsonl")) == len(set(map(str, read(folder / "metrics.jsonl"))))
 
     shown = run(app, ["eval", str(folder)]).output
-    assert "test accuracy" in shown
+    assert re.search(r"test +accuracy \d", shown)
     assert "on 30 items" in shown
     assert "majority class (nothing learned)" in shown
     assert "pair 0" in shown
@@ -79,7 +80,7 @@ def test_another_run_in_the_same_folder_is_refused(path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["train", "none.toml"], "cannot read the settings 'none.toml'"),
+        (["train", "none.toml"], "cannot read 'none.toml'"),
         (["train", "no_recipe"], "no recipe named 'no_recipe'"),
         (["train", "own.toml", "--set", "training.step=2"], "did you mean 'steps'"),
         (["eval", "."], "neither experiment.json"),

@@ -135,7 +135,10 @@ def test_phases_become_stages():
 @pytest.mark.parametrize(
     ("phase", "message"),
     [
-        ({"task": {"pair": 2}}, r"phase\[0\].task has no setting 'pair'; did you mean 'pairs'"),
+        (
+            {"task": {"pair": 2}},
+            r"phase\[0\].task: key_value has no setting 'pair'; did",
+        ),
         ({"model": {"layrs": 2}}, r"phase\[0\].model has no setting 'layrs'; did you mean"),
         ({"mixer": {"windw": 2}}, "no setting 'windw'"),
     ],

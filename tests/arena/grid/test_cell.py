@@ -101,7 +101,7 @@ def test_unfused_attention_learns_the_same(run, tmp_path):
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )  # fmt: skip
 def test_an_error_becomes_a_result(run, monkeypatch, capsys, error, status, reason):
-    def fail(*_):
+    def fail(*_, **__):
         raise error
 
     monkeypatch.setattr(cells, "train", fail)
@@ -122,7 +122,7 @@ def test_a_mechanism_that_cannot_is_unsupported(run):
 
 @pytest.mark.parametrize("how", ["saved", "at once"])
 def test_asked_to_stop_it_leaves_no_result(run, monkeypatch, how):
-    def stop(*_):
+    def stop(*_, **__):
         if how == "at once":
             raise KeyboardInterrupt
         return SimpleNamespace(status="interrupted")

@@ -6,7 +6,7 @@ import pytest
 from small_grids import BASE, TASK, ended, grid
 
 from weft.arena.experiment.settings import Experiment, Recipe, with_mixer
-from weft.arena.grid import compare as grids
+from weft.arena.grid import engine as engines
 from weft.arena.grid.compare import GridOptions, compare
 from weft.arena.grid.grid import Grid, contenders, numbers, read_grid, sized, with_dense, write_grid
 from weft.arena.grid.measure import MEASURES, seconds_to, with_targets
@@ -141,7 +141,7 @@ class Unstarted:
 
 def test_what_has_ended_is_not_run_again(tmp_path, monkeypatch):
     """A row, or a result that no one lived to write down, is enough."""
-    monkeypatch.setattr(grids, "CellProcess", Unstarted)
+    monkeypatch.setattr(engines, "CellProcess", Unstarted)
     one = grid("fnet")
     dense, other = one.cells()
     write_grid(tmp_path, one)
