@@ -184,7 +184,7 @@ def test_refuses_broken_folders(folder, tmp_path):
     [
         (["--prompt", ""], "--prompt has none at 1"),
         (["--prompt", "a", "--batch-file", "b"], "not from both"),
-        (["--batch-file", "nowhere.txt"], "cannot read prompts from 'nowhere.txt'"),
+        (["--batch-file", "nowhere.txt"], "cannot read 'nowhere.txt'"),
         (["--prompt", "a", "--top-k", "5"], "give a temperature above 0"),
         (["--prompt", "a", "--stop", ""], "a stop string has at least one character"),
         ([], "stdin has none at 1"),
