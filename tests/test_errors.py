@@ -136,8 +136,8 @@ def test_an_unknown_name_suggests(name):
     ("settings", "message"),
     [
         ({"dim": 10, "heads": 4}, "dim=10 is not a multiple of heads=4; give head_dim"),
-        ({"dim": 0}, "dim is at least 1; got dim=0"),
-        ({"dim": 8, "heads": 0}, "heads is at least 1; got heads=0"),
+        ({"dim": 0}, "dim is a whole number of at least 1; got dim=0"),
+        ({"dim": 8, "heads": 0}, "heads is a whole number of at least 1; got heads=0"),
         ({"dim": 8, "heads": 4, "kv_heads": 3}, "heads=4 is not a multiple of kv_heads=3"),
         ({"dim": 8, "heads": 4, "kv_heads": 8}, "heads=4 is not a multiple of kv_heads=8"),
         ({"dim": 8, "heads": 4, "kv_heads": 0}, "kv_heads=0"),
