@@ -247,6 +247,10 @@ def _streams(config: Any) -> bool:
     return all(mixer.traits.state is not None for mixer in config.stack.mixers)
 
 
+# Since the digests were recorded; tests/interop compares it with Transformers.
+LATER = {"projected"}
+
+
 def left_out() -> set[str]:
     """The entries of the registries of models that no case has."""
     found = list(configs().values())
@@ -254,4 +258,4 @@ def left_out() -> set[str]:
     stacks = [each.stack for each in found if hasattr(each, "stack")]
     found += [part for each in stacks for part in (each.depth, each.residual)]
     found += [each.output for each in found if hasattr(each, "output")]
-    return {*MODELS, *DEPTHS, *RESIDUALS, *OUTPUTS} - {each.name for each in found}
+    return {*MODELS, *DEPTHS, *RESIDUALS, *OUTPUTS} - {each.name for each in found} - LATER

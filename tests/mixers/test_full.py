@@ -96,7 +96,7 @@ def test_dropout_acts_in_training_alone():
 
 
 def test_unknown_settings():
-    with pytest.raises(WeftError, match="full has no setting 'window'; known: "):
+    with pytest.raises(WeftError, match="full has no setting 'window'; it has none"):
         MIXERS.parse("full(window=3)")
     with pytest.raises(WeftError, match="did you mean 'full'"):
         MIXERS.parse("ful")

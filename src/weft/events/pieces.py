@@ -150,17 +150,29 @@ def _batches(path: Path, columns: EventColumns | None, rows: int) -> Iterator[An
         block = csv.ReadOptions(block_size=_CSV_BLOCK)
         if columns is not None:
             columns.check(_header(path, parse), path.name)
-        reader = csv.open_csv(
-            path, read_options=block, parse_options=parse, convert_options=convert
-        )
-        with reader:
-            for batch in reader:
-                yield from (batch.slice(at, rows) for at in range(0, len(batch), rows))
+        options = {"parse_options": parse, "convert_options": convert}
+        try:
+            with csv.open_csv(path, read_options=block, **options) as reader:
+                for batch in reader:
+                    yield from (batch.slice(at, rows) for at in range(0, len(batch), rows))
+        except pyarrow.ArrowInvalid:
+            _name_the_row(path, options)
+            raise
     except (pyarrow.ArrowException, OSError) as cause:
         raise WeftError(
             f"{path.name} is not a table of events that can be read: {str(cause).splitlines()[0]}; "
             "events are CSV with a first line of names, or Parquet"
         ) from cause
+
+
+def _name_the_row(path: Path, options: dict[str, Any]) -> None:
+    """Read a file that has an error once more: by one thread, errors say their row."""
+    from pyarrow import csv
+
+    serial = csv.ReadOptions(block_size=_CSV_BLOCK, use_threads=False)
+    with csv.open_csv(path, read_options=serial, **options) as reader:
+        for _ in reader:
+            pass
 
 
 def _header(path: Path, parse: Any) -> list[str]:
