@@ -261,6 +261,8 @@ def projection_table() -> str:
     lines = ["| projection | what it is |", "|---|---|"]
     for name in PROJECTIONS:
         made = PROJECTIONS[name]
+        if not made.__module__.startswith("weft."):  # a plug-in's, or a test's
+            continue
         lines.append(f"| `{name}{_settings(made)}` | {(made.__doc__ or '').splitlines()[0]} |")
     return "\n".join(lines)
 
