@@ -1,4 +1,4 @@
-"""What reads other tokens and is no mixer: it cannot work on shards, and says why."""
+"""Modules besides mixers that read other tokens: they cannot work on shards, and say why."""
 
 from __future__ import annotations
 

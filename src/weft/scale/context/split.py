@@ -309,7 +309,7 @@ def split(model: nn.Module, group: Any = None, *, balance: Balance = "none") -> 
 
 
 def refuse(model: nn.Module) -> None:
-    """Refuse what reads other tokens and is no mixer, by name and with the way out."""
+    """Refuse modules besides mixers that read other tokens, by name and with the way out."""
     from weft.scale.context.refusals import reason_against
 
     for name, module in model.named_modules():
