@@ -27,6 +27,13 @@ def mask_of(*lengths, total):
     return torch.tensor([[0] * (total - length) + [1] * length for length in lengths])
 
 
+def aligned(model):
+    """Weights in memory of their own: products over a mapped file are summed in another order."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
+    return model.eval()
+
+
 def own_outputs(kind, module, ids, mask):
     if kind == "ForSeq2SeqLM":
         return module(ids, source=ids.flip(1), source_valid=mask.bool())
@@ -53,7 +60,7 @@ def test_saved_and_loaded_it_is_the_same(kind, tmp_path):
     assert not told["missing_keys"]
     assert not told["unexpected_keys"]
     assert type(again).__name__ == f"Weft{kind}"
-    assert torch.equal(outputs(kind, again.eval(), ids, mask), expected)
+    assert torch.equal(outputs(kind, aligned(again), ids, mask), expected)
 
 
 @pytest.mark.parametrize("mixer", ["performer", "reformer", "linformer", "fnet", "bigbird"])
@@ -70,7 +77,7 @@ def test_tables_that_are_not_saved_are_there(mixer, tmp_path):
         config = dataclasses.replace(config, stack=plain)
     module, ids = built("Model", config), drawn_ids(1, 20)
     interop.to_transformers(module).save_pretrained(tmp_path)
-    again = hf.AutoModel.from_pretrained(tmp_path, device_map="cpu").eval()
+    again = aligned(hf.AutoModel.from_pretrained(tmp_path, device_map="cpu"))
     torch.manual_seed(0)
     expected = module(ids)
     torch.manual_seed(0)
