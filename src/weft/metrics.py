@@ -15,6 +15,7 @@ MetricName = Literal[
     "accuracy",
     "bits per byte",
     "bits per pixel",
+    "bits per dimension",
     "token accuracy",
     "exact match",
     "mean squared error",
@@ -47,6 +48,7 @@ METRICS: dict[str, Metric] = {
     "calibration error": Metric(rising=False, share=True),
     "bits per byte": Metric(rising=False, unit="bits"),
     "bits per pixel": Metric(rising=False, unit="bits"),
+    "bits per dimension": Metric(rising=False, unit="bits"),  # of a byte of a colour picture
     "mean squared error": Metric(rising=False),
     "mean absolute error": Metric(rising=False),
     "root mean squared error": Metric(rising=False),
@@ -69,6 +71,11 @@ def higher_is_better(name: str) -> bool:
 def sign(name: str) -> int:
     """1 where more is better, else −1: `sign · score` rises with quality."""
     return 1 if metric(name).rising else -1
+
+
+def bits(nats: float, items: float = 1.0) -> float:
+    """A loss in nats over so many items as bits per item: of a colour picture's bytes, bits/dim."""
+    return nats / (math.log(2) * items)
 
 
 def standard_error(name: str, score: float, count: float) -> float:

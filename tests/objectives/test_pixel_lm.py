@@ -1,5 +1,7 @@
 """Pixels: the loss from the equation, ImageGPT with the same weights, hidden pixels."""
 
+import math
+
 import pytest
 import torch
 from objective_parts import VOCAB, rows, trunk
@@ -8,6 +10,7 @@ from torch import nn
 from weft.errors import WeftError
 from weft.layers.embedding import Embedding
 from weft.layers.norm import Norm
+from weft.metrics import bits
 from weft.mixers import Frame
 from weft.models import Decoder, Encoder, Stack
 from weft.objectives import Batch, PixelLM, higher_is_better
@@ -153,3 +156,20 @@ def test_bad_settings_are_refused():
         PixelLM(rate=0.0)
     with pytest.raises(WeftError, match="pixel_lm reads tokens"):
         PixelLM().build(trunk(vocab=None, channels=3))
+
+
+def test_bits_per_dimension_are_nats_over_the_bytes_of_a_picture():
+    objective = PixelLM(unit="dimension")
+    model, batch = built(objective), rows()
+    truth = by_hand(model, batch)
+    found = score(model, [batch], objective)
+    assert found.metric == "bits per dimension"
+    assert found.score == pytest.approx(bits(truth[0], truth[1]), rel=1e-9)
+    assert bits(math.log(256)) == pytest.approx(8.0)
+    assert not higher_is_better(found.metric)
+
+
+def test_pictures_are_read_behind_their_start():
+    model, batch = built(PixelLM()), Batch(x=torch.tensor([[0, 1, 2], [3, 1, 0]]))
+    assert PixelLM().read(model, batch).x.tolist() == [[VOCAB, 0, 1], [VOCAB, 3, 1]]
+    assert PixelLM(kind="masked").read(model, batch) is batch

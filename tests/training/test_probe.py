@@ -10,7 +10,7 @@ from weft.mixers import Frame
 from weft.models import Decoder, Encoder, LanguageModel, Stack
 from weft.objectives import Batch
 from weft.training import linear_probe
-from weft.training.probe import fitted, layer_features
+from weft.training.probe import fitted, layer_features, linear_probes
 
 
 def model_of(kind=Decoder, **stack):
@@ -117,3 +117,20 @@ def test_what_cannot_be_probed_says_so():
         linear_probe(model_of(), [Batch(x=torch.zeros(1, 2, dtype=torch.long))], batches(1))
     with pytest.raises(Unsupported, match="reversible"):
         linear_probe(model_of(recompute="reversible"), batches(0), batches(1))
+
+
+def test_probes_of_all_layers_are_those_of_each():
+    model = model_of()
+    rng = torch.Generator().manual_seed(1)
+    batches = [
+        Batch(x=torch.randint(6, (8, 5), generator=rng), y=torch.arange(8) % 3) for _ in range(2)
+    ]
+    every = linear_probes(model, batches, batches)
+    assert [probe.layer for probe in every] == [1, 2, 3]
+    for probe in every:
+        alone = linear_probe(model, batches, batches, layer=probe.layer)
+        torch.testing.assert_close(probe.weight, alone.weight)
+        assert probe.accuracy == alone.accuracy
+    assert not torch.equal(every[0].weight, every[2].weight)
+    with pytest.raises(WeftError, match="from 1 to 3"):
+        linear_probes(model, batches, batches, layers=(1, 4))

@@ -7,7 +7,6 @@ the parts of a step, in evaluation over a split.
 
 from __future__ import annotations
 
-import math
 from dataclasses import field
 from typing import Annotated, Any, NamedTuple, Protocol
 
@@ -18,6 +17,7 @@ from weft.config import config
 from weft.errors import WeftError
 from weft.layers.outputs import Linear, OutputConfig
 from weft.metrics import MetricName as Metric
+from weft.metrics import bits
 from weft.metrics import metric as known
 from weft.models import Decoder, Encoder
 from weft.models.heads.document import Pool
@@ -82,7 +82,7 @@ def score_of(metric: Metric, loss: float, accuracy: float, whole: float | None) 
         return whole
     if known(metric).share:
         return accuracy
-    return loss / math.log(2) if known(metric).unit == "bits" else loss
+    return bits(loss) if known(metric).unit == "bits" else loss
 
 
 def output_of(head: Head | None, tied: bool) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from weft.arena.data.examples import Examples, TokenRows
+from weft.arena.pictures.coding import grey
 from weft.arena.tasks import readers
 from weft.arena.tasks.base import TASKS, Split, majority
 from weft.arena.tasks.display import as_picture
@@ -33,7 +34,6 @@ EXPECTED = (
     "(https://www.cs.toronto.edu/~kriz/cifar.html; the Python version is pickles, which are never "
     "loaded), or train.npz and test.npz with x (n, 32, 32) uint8 and y (n,)"
 )
-_WEIGHTS = np.array([0.2989, 0.587, 0.114], dtype=np.float32)
 _FILES = {"train": [f"data_batch_{i}.bin" for i in range(1, 6)], "test": ["test_batch.bin"]}
 
 
@@ -76,13 +76,6 @@ class Image(FromFiles):
     def show(self, row: np.ndarray) -> str:
         """The picture in characters."""
         return as_picture(row, SIZE)
-
-
-def grey(colours: np.ndarray) -> np.ndarray:
-    """uint8 (..., 3) red, green, blue to uint8 (...)."""
-    scaled = colours.astype(np.float32) * np.float32(1 / 255)
-    mixed = np.tensordot(scaled, _WEIGHTS, axes=1)
-    return (mixed * np.float32(255.5)).astype(np.uint8)
 
 
 def _official(folder: Path) -> Path | None:

@@ -1,0 +1,1 @@
+"""Pictures: files in, tokens, and PNG files out."""
