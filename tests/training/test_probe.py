@@ -125,10 +125,10 @@ def test_probes_of_all_layers_are_those_of_each():
     batches = [
         Batch(x=torch.randint(6, (8, 5), generator=rng), y=torch.arange(8) % 3) for _ in range(2)
     ]
-    every = linear_probes(model, batches, batches)
+    every = linear_probes(model, batches, batches, decay=1.0)
     assert [probe.layer for probe in every] == [1, 2, 3]
     for probe in every:
-        alone = linear_probe(model, batches, batches, layer=probe.layer)
+        alone = linear_probe(model, batches, batches, layer=probe.layer, decay=1.0)
         torch.testing.assert_close(probe.weight, alone.weight)
         assert probe.accuracy == alone.accuracy
     assert not torch.equal(every[0].weight, every[2].weight)

@@ -80,7 +80,7 @@ def test_a_broken_file_and_another_size(tmp_path):
         read_pictures([whole], (4, 4))
     with pytest.raises(WeftError, match="no picture"):
         read_picture(tmp_path / "none.png")
-    with pytest.raises(WeftError, match="PNG|png"):
+    with pytest.raises(WeftError, match=r"\.png"):
         read_picture(tmp_path / "a.gif")
 
 
