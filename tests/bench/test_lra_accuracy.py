@@ -55,6 +55,17 @@ def test_every_published_mechanism_has_an_expected_time():
     assert all({mixer for mixer, _ in SCRIPT.expected(task)} == names for task in SCRIPT.OWN)
 
 
+def test_cells_of_the_modern_recipes_keep_their_phases(tmp_path, monkeypatch):
+    monkeypatch.setattr(fast, "device_named", torch.device)
+    cells = SCRIPT.CellFactory(str(tmp_path), ["training.device=cuda"], "modern")
+    (name,) = [n for n in SCRIPT.cheap_first("listops", "sliding_window", "0", "modern")]
+    cell, job = cells.cell(name, {})
+    assert [phase.steps for phase in cell.experiment.phase] == [10_000, 15_000]
+    assert experiment(job["experiment"]) == cell.experiment
+    with pytest.raises(ValueError, match="tasks are image, listops, pathfinder, text; got 'pathx'"):
+        list(SCRIPT.expected("pathx", "modern"))
+
+
 def test_cheap_cells_come_first_and_second_seeds_last():
     order = SCRIPT.cheap_first("listops,retrieval", "full,linformer", "0,1")
     first = [

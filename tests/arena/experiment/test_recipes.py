@@ -165,3 +165,24 @@ def test_every_contender_is_a_model_that_runs(name):
                 scores = model(ids, valid=valid)
         assert scores.shape == (2, 3), label
         assert scores.isfinite().all(), label
+
+
+MODERN = ("modern_image", "modern_listops", "modern_pathfinder", "modern_text")
+
+
+@pytest.mark.parametrize("name", MODERN)
+def test_modern_recipes_pretrain_on_their_own_inputs_with_the_weights_they_go_on_with(name):
+    base = read_settings(name).experiment
+    first, second = base.phase
+    assert first.objective.name == "masked_lm"
+    assert (first.task, second.objective, second.task) == (None, None, None)
+    assert base.model.trunk.stack.frame.positions.name == "rope"
+    assert read_settings(name, ["phase=[]"]).experiment.phase == ()
+
+
+@pytest.mark.parametrize("name", MODERN)
+def test_modern_recipes_compare_one_model_of_several_mechanisms(name):
+    found = read_settings(name).mixers
+    assert "full" in found
+    assert len(found) >= 7  # dense, and six sparse or linear ones
+    assert len({sizes(one.model) for one in found.values()}) == 1
