@@ -1,6 +1,7 @@
 """Memory and handles stay flat while a model decodes and trains for long.
 
-`WEFT_LONG_TOKENS` is how many tokens are decoded by each mechanism.
+`WEFT_LONG_TOKENS` is how many tokens are decoded by each mechanism, `WEFT_LONG_STEPS` how many
+updates are made.
 """
 
 import gc
@@ -16,6 +17,7 @@ from weft.models import Decoder, LanguageModel, Stack
 from weft.testing import small
 
 TOKENS = int(os.environ.get("WEFT_LONG_TOKENS", "20000"))
+STEPS = int(os.environ.get("WEFT_LONG_STEPS", "1000"))
 # State of one size at any length, so that growth can be nothing but a leak.
 BOUNDED = [
     "sliding_window",
@@ -98,6 +100,6 @@ def test_training_steps_leave_nothing_behind():
 
     steps(200)
     before, open_before = resident(), handles()
-    steps(TOKENS // 20)
+    steps(STEPS)
     assert resident() - before < 16 * 2**20
     assert handles() == open_before
