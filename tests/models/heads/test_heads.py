@@ -14,7 +14,7 @@ VALID = torch.tensor(
 )
 
 
-@pytest.mark.parametrize("pool", ["mean", "max", "first", "last"])
+@pytest.mark.parametrize("pool", ["mean", "max", "sqrtn", "first", "last"])
 def test_pooling_reads_real_tokens_one_by_one(pool):
     tokens = normal(4, 5, 3) - 3
     for row in range(4):
@@ -25,6 +25,8 @@ def test_pooling_reads_real_tokens_one_by_one(pool):
             expected = real[0 if pool == "first" else -1]
         elif pool == "mean":
             expected = sum(real) / len(real)
+        elif pool == "sqrtn":
+            expected = sum(real) / len(real) ** 0.5
         else:
             expected = torch.stack([max(column) for column in zip(*real, strict=True)])
         torch.testing.assert_close(pooled(tokens, VALID, pool)[row], expected)
@@ -36,7 +38,7 @@ def test_a_long_mean_in_half_precision():
     assert pooled(tokens, None, "mean").tolist() == [[100.0, 100.0]]
 
 
-@pytest.mark.parametrize("pool", ["mean", "max", "first", "last"])
+@pytest.mark.parametrize("pool", ["mean", "max", "sqrtn", "first", "last"])
 @pytest.mark.parametrize("hidden", [None, 7])
 def test_classifier_is_pool_then_matrices(pool, hidden):
     model = built(Classifier(trunk=encoder(), classes=3, pool=pool, hidden=hidden))

@@ -5,7 +5,10 @@
                (the dual encoder of Long Range Arena, Tay et al. 2020, https://arxiv.org/abs/2011.04006)
 
 Pooling reads real tokens only: their "mean" or "max", the "last" one, or the "first": that is the
-first register if the embedding has any (a CLS token), else the first real token. "attention" lets
+first register if the embedding has any (a CLS token), else the first real token. "sqrtn" is their
+sum divided by √n (TensorFlow's combiner of that name): the mean of thousands of tokens hardly
+differs from document to document, and a head needs many updates to grow weights that tell; what
+differs between sums over √n is as large as what differs between tokens. "attention" lets
 four learned queries attend to the tokens: each takes their mean, weighted by the softmax of its
 scores, and the four means are concatenated. A document without a single real token pools to 0.
 Matrices of heads start as N(0, 0.02), biases as 0.
@@ -30,7 +33,7 @@ from weft.models.trunks.encoder import Encoder
 from weft.models.trunks.perceiver_io import PerceiverIO
 from weft.models.usage.predict import Predicts, is_text
 
-Pool = Literal["mean", "max", "first", "last", "attention"]
+Pool = Literal["mean", "max", "sqrtn", "first", "last", "attention"]
 QUERIES = 4  # of the pooling by attention
 INITIAL_STD = 0.02
 
@@ -146,10 +149,11 @@ def pooled(tokens: Tensor, valid: Tensor | None, pool: Pool) -> Tensor:
     if valid is None:
         valid = tokens.new_ones(tokens.shape[:2], dtype=torch.bool)
     real = valid[..., None]  # (b, n, 1)
-    if pool == "mean":
+    if pool in ("mean", "sqrtn"):
         work = torch.promote_types(tokens.dtype, torch.float32)
         total = tokens.masked_fill(~real, 0.0).sum(1, dtype=work)  # (b, c)
-        return (total / real.sum(1).clamp(min=1)).to(tokens.dtype)
+        count = real.sum(1).clamp(min=1)  # (b, 1)
+        return (total / (count if pool == "mean" else count.to(work).sqrt())).to(tokens.dtype)
     if pool == "max":
         highest = tokens.masked_fill(~real, float("-inf")).amax(1)  # (b, c)
         return highest.masked_fill(~valid.any(1, keepdim=True), 0.0)
