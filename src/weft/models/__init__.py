@@ -26,6 +26,7 @@ from weft.models.trunks.evolved import evolved_decoder, evolved_encoder
 from weft.models.trunks.funnel import Funnel, FunnelModule
 from weft.models.trunks.perceiver_io import PerceiverIO, PerceiverIOModule
 from weft.models.trunks.power_bert import PowerBert, PowerBertModule
+from weft.models.trunks.swin_transformer import SwinTransformer, SwinTransformerModule
 
 __all__ = [
     "DEPTHS",
@@ -64,6 +65,8 @@ __all__ = [
     "ReZero",
     "Stack",
     "StackModule",
+    "SwinTransformer",
+    "SwinTransformerModule",
     "Universal",
     "config_from_dict",
     "config_to_dict",

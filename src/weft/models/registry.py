@@ -14,7 +14,7 @@ class TrunkModel(nn.Module):
     """A head on a trunk."""
 
     config: Any  # its config, in MODELS; config.trunk built `trunk`
-    trunk: Any  # the module of an Encoder, Decoder, EncoderDecoder or PerceiverIO
+    trunk: Any  # the module of an Encoder, Decoder, EncoderDecoder, PerceiverIO, SwinTransformer
 
     @property
     def mask(self) -> int:

@@ -15,12 +15,12 @@ from weft.config import config
 from weft.errors import WeftError
 from weft.layers.embedding import Embedding
 from weft.mixers import Frame
-from weft.models import Decoder, Encoder, EncoderDecoder, PerceiverIO, Stack
+from weft.models import Decoder, Encoder, EncoderDecoder, PerceiverIO, Stack, SwinTransformer
 from weft.models.registry import ModelConfig
 from weft.models.stack.order import split
 from weft.objectives import Head
 
-TRUNKS = (Encoder, Decoder, EncoderDecoder, PerceiverIO)
+TRUNKS = (Encoder, Decoder, EncoderDecoder, PerceiverIO, SwinTransformer)
 
 
 def small_encoder() -> Encoder:
@@ -31,14 +31,15 @@ def small_encoder() -> Encoder:
 
 @config
 class Model:
-    """A trunk (encoder, decoder, funnel, power_bert, perceiver, encoder_decoder) and its head."""
+    """A trunk (encoder, decoder, funnel, perceiver, swin_transformer, ...) and its head."""
 
     trunk: ModelConfig = field(default_factory=small_encoder)
     head: Head = field(default_factory=Head)
 
     def __post_init__(self) -> None:
         if not isinstance(self.trunk, TRUNKS):
-            names = "encoder, decoder, funnel, power_bert, perceiver or encoder_decoder"
+            names = "encoder, decoder, funnel, power_bert, perceiver, swin_transformer or "
+            names += "encoder_decoder"
             raise WeftError(f"trunk is one of {names}; got {self.trunk.name}")
 
     @property
@@ -49,8 +50,8 @@ class Model:
     @property
     def mixer(self) -> str:
         """The mechanisms as a spec: one, or several separated by commas."""
-        if isinstance(self.part, PerceiverIO):
-            return "perceiver"
+        if hasattr(self.part, "mechanism"):
+            return self.part.mechanism
         mixer = self.part.stack.mixer
         if not isinstance(mixer, tuple):
             return str(mixer)
@@ -61,11 +62,12 @@ class Model:
     def sizes(self) -> dict[str, Any]:
         """Layers, width, heads and positions, for a row of results."""
         part = self.part
-        latent = isinstance(part, PerceiverIO)
-        frame = part.frame if latent else part.stack.frame
+        if hasattr(part, "facts"):
+            return part.facts()
+        frame = part.stack.frame
         inside = frame.positions
         return {
-            "layers": part.layers if latent else len(split(part.stack.order)),
+            "layers": len(split(part.stack.order)),
             "dim": frame.dim,
             "heads": frame.heads,
             "positions": part.embedding.positions if inside is None else str(inside),
@@ -87,12 +89,14 @@ def _bound(trunk: Any, task: Any) -> Any:
     inputs = getattr(task, "inputs", None)  # of tasks whose rows are no ids
     if inputs is None:
         inputs = {"vocab": _at_least("embedding.vocab", trunk.embedding.vocab, task.vocab)}
-    given: dict[str, Any] = {"embedding": dataclasses.replace(trunk.embedding, **inputs)}
+    if isinstance(trunk, SwinTransformer):
+        return trunk.bound(inputs, task.length)
     frame = trunk.frame if isinstance(trunk, PerceiverIO) else trunk.stack.frame
     length = _at_least("frame.length", frame.length, task.length)
-    frame = dataclasses.replace(frame, length=length)
     if isinstance(trunk, PerceiverIO):
-        return dataclasses.replace(trunk, **given, frame=frame)
+        return trunk.bound(inputs, length)
+    given: dict[str, Any] = {"embedding": dataclasses.replace(trunk.embedding, **inputs)}
+    frame = dataclasses.replace(frame, length=length)
     return dataclasses.replace(trunk, **given, stack=dataclasses.replace(trunk.stack, frame=frame))
 
 

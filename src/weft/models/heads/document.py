@@ -31,6 +31,7 @@ from weft.models.stack.order import CROSSING, count
 from weft.models.trunks.decoder import Decoder
 from weft.models.trunks.encoder import Encoder
 from weft.models.trunks.perceiver_io import PerceiverIO
+from weft.models.trunks.swin_transformer import SwinTransformer
 from weft.models.usage.predict import Predicts, is_text
 
 Pool = Literal["mean", "max", "sqrtn", "first", "last", "attention"]
@@ -43,7 +44,7 @@ INITIAL_STD = 0.02
 class Classifier:
     """One of `classes` for each document."""
 
-    trunk: Encoder | Decoder | PerceiverIO
+    trunk: Encoder | Decoder | PerceiverIO | SwinTransformer
     classes: int
     pool: Pool = "mean"
     hidden: int | None = None  # units of a hidden layer before the classes; None: no such layer
@@ -64,7 +65,7 @@ class Classifier:
 class Matcher:
     """One of `classes` for each pair of documents, both read by the same trunk."""
 
-    trunk: Encoder | Decoder | PerceiverIO
+    trunk: Encoder | Decoder | PerceiverIO | SwinTransformer
     classes: int = 2
     pool: Pool = "mean"
     hidden: int | None = None  # units of the hidden layer; None: as wide as the trunk
@@ -261,7 +262,7 @@ def scoring_head(inputs: int, hidden: int | None, classes: int, between: str = "
 
 def check_head(config: Any, trunk: Any) -> None:
     """Refuse what a head cannot stand on."""
-    if not isinstance(trunk, PerceiverIO) and count(trunk.stack.order, CROSSING):
+    if hasattr(trunk, "stack") and count(trunk.stack.order, CROSSING):
         raise WeftError(
             f"this head has no context for 'c' sublayers; got order {trunk.stack.order!r}"
         )

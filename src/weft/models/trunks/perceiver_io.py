@@ -13,7 +13,9 @@ Differs from it: latents, queries and inputs are as wide as the model.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +62,22 @@ class PerceiverIO:
     def dim(self) -> int:
         """Width of the output."""
         return self.frame.dim
+
+    @property
+    def mechanism(self) -> str:
+        """For a row of results."""
+        return "perceiver"
+
+    def facts(self) -> dict[str, Any]:
+        """Layers, width, heads and positions, for a row of results."""
+        facts = {"layers": self.layers, "dim": self.frame.dim, "heads": self.frame.heads}
+        return {**facts, "positions": self.embedding.positions}
+
+    def bound(self, inputs: dict[str, Any], length: int) -> PerceiverIO:
+        """With the inputs and the longest sequence of a task."""
+        frame = dataclasses.replace(self.frame, length=length)
+        embedding = dataclasses.replace(self.embedding, **inputs)
+        return dataclasses.replace(self, embedding=embedding, frame=frame)
 
     def build(self) -> PerceiverIOModule:
         return PerceiverIOModule(self)

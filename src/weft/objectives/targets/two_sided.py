@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from weft.errors import WeftError
-from weft.models import Encoder, EncoderDecoder, PerceiverIO
+from weft.models import Decoder, Encoder, EncoderDecoder
 from weft.models.trunks.encoder_decoder import decoder_like
 from weft.objectives.batch import Batch
 
@@ -22,8 +22,8 @@ def two_sided(
     Tables have `rows` more; targets may be `longer` than the trunk's length. A trunk that is an
     encoder-decoder keeps its own decoder.
     """
-    if isinstance(trunk, PerceiverIO):
-        raise WeftError("sequences are written by an encoder and a decoder; got a perceiver")
+    if not isinstance(trunk, Encoder | Decoder | EncoderDecoder):
+        raise WeftError(f"sequences are written by an encoder and a decoder; got a {trunk.name}")
     if not isinstance(trunk, EncoderDecoder):
         return _paired(trunk, rows, layers, mixer, longer)
     if layers is not None or mixer:

@@ -11,12 +11,14 @@ from weft.models.exits.early_exit import EarlyExitModule
 from weft.models.trunks.funnel import FunnelModule
 from weft.models.trunks.perceiver_io import PerceiverIOModule
 from weft.models.trunks.power_bert import PowerBertModule
+from weft.models.trunks.swin_transformer import SwinTransformerModule
 from weft.models.trunks.transparent import Transparent
 
 REASONS: dict[type[nn.Module], str] = {
     FunnelModule: "its layers shorten the sequence, so shards would have to be cut anew",
     PowerBertModule: "it keeps the tokens that rank highest in the whole sequence",
     PerceiverIOModule: "its latents read the whole input; a perceiver layer in an encoder can",
+    SwinTransformerModule: "its patches and merges join pixels of several shards",
     EarlyExitModule: "its exits read the whole sequence",
     Recurrence: "with_sru runs from token to token; use another feed-forward, or an sru mixer",
     TokenBatchNorm: "its statistics are those of all tokens; use batch_norm=false",

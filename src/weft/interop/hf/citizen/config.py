@@ -14,6 +14,7 @@ from weft.models import (
     EncoderDecoder,
     LanguageModel,
     PerceiverIO,
+    SwinTransformer,
     config_from_dict,
     config_to_dict,
 )
@@ -66,7 +67,7 @@ def kind_of(config: Any) -> str:
         return "ForCausalLM" if isinstance(config.trunk, Decoder) else "ForMaskedLM"
     if isinstance(config, Classifier):
         return "ForSequenceClassification"
-    if isinstance(config, Encoder | Decoder | PerceiverIO):
+    if isinstance(config, Encoder | Decoder | PerceiverIO | SwinTransformer):
         return "Model"
     raise Unsupported(
         f"Transformers has no class for a weft {type(config).__name__}; these can be exported: "
