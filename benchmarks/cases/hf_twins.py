@@ -1,10 +1,14 @@
-"""Transformers' Longformer and LED against the same models with weft's attention.
+"""Transformers' long models against the same models with weft's twins (`weft.interop.accelerate`).
 
-    python benchmarks/cases/hf_twins.py --device cuda >> benchmarks/results/hf_twins.jsonl
-    python benchmarks/cases/hf_twins.py --device cpu --length 64 --tiny
+    python benchmarks/cases/hf_twins.py --device cuda --out $OUT/h200_hf_twins.jsonl --seconds 150
+    python benchmarks/cases/hf_twins.py --device cpu --tiny --out /tmp/twins.jsonl
 
-Forward and backward of a whole model of base size, bfloat16 on a GPU. Logits are compared first, in
-float32 at a short length; a case whose logits differ gets no time. The two take turns.
+Forward and backward of a whole model of base size in training mode, bfloat16 on a GPU. First the
+outputs and gradients of both are compared without dropout: in float32, and in bfloat16, where weft
+may be no farther from float32 than twice as far as Transformers is. A case that fails gets no time.
+The two take turns; medians. A peak is that of the forward and backward pass with the weights of one
+model, counted from the start of the pass. Each row is appended when it is known; a case that the
+file has with status ok is not run again.
 """
 
 from __future__ import annotations
@@ -14,107 +18,256 @@ import copy
 import json
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 import transformers as T
 
 from weft.environment import environment
+from weft.errors import WeftError
 from weft.interop import accelerate
 
-TOLERANCE = 1e-3
+TOLERANCE = 1e-3  # of the largest number, in float32 on a GPU
+GATE = 2048  # tokens of the comparison, at most
+LONG = 16_384
 
 
-def longformer(length: int, tiny: bool):
-    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
-             "intermediate_size": 64, "vocab_size": 100}  # fmt: skip
+@dataclass(frozen=True)
+class Case:
+    """A family: its model of so many layers, and what it reads."""
+
+    make: Callable[[int, bool, float, int | None], Any]  # length, tiny, dropout, layers
+    read: Callable[[Any, int], dict[str, Any]]
+    length: int = LONG
+    batch: int = 1
+
+
+def sized(tiny: bool, small: dict[str, Any], layers: dict[str, int], count: int | None) -> dict:
+    """Settings of the size: the tiny ones, or base with fewer layers for a comparison."""
+    own = dict(small) if tiny else {}
+    return own | (dict.fromkeys(layers, count) if count else ({} if tiny else layers))
+
+
+_BERT = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 100,
+         "num_hidden_layers": 2}  # fmt: skip
+_TWELVE = {"num_hidden_layers": 12}
+
+
+def bert_like(config: Any, model: Any, tiny: bool, drop: float, count: int | None, **more: Any):
+    """A model whose settings are called as BERT's."""
+    sizes = sized(tiny, _BERT, _TWELVE, count)
+    drops = {"hidden_dropout_prob": drop, "attention_probs_dropout_prob": drop}
+    return model(config(**(drops | more | sizes)))
+
+
+def longformer(length: int, tiny: bool, drop: float, count: int | None):
+    more = {"max_position_embeddings": length + 2, "attention_window": 8 if tiny else 512,
+            "vocab_size": 50265}  # fmt: skip
+    make = lambda c: T.LongformerModel(c, add_pooling_layer=False)  # noqa: E731
+    return bert_like(T.LongformerConfig, make, tiny, drop, count, **more)
+
+
+def bigbird(length: int, tiny: bool, drop: float, count: int | None):
+    more = {"max_position_embeddings": length, "block_size": 4 if tiny else 64,
+            "vocab_size": 50358}  # fmt: skip
+    make = lambda c: T.BigBirdModel(c, add_pooling_layer=False)  # noqa: E731
+    return bert_like(T.BigBirdConfig, make, tiny, drop, count, **more)
+
+
+def led(length: int, tiny: bool, drop: float, count: int | None):
+    small = {"d_model": 32, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "vocab_size": 100,
+             "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_layers": 2,
+             "decoder_layers": 1}  # fmt: skip
+    base = {"d_model": 768, "encoder_attention_heads": 12, "decoder_attention_heads": 12,
+            "encoder_ffn_dim": 3072, "decoder_ffn_dim": 3072}  # fmt: skip
+    layers = {"encoder_layers": 6, "decoder_layers": 6}
+    sizes = ({} if tiny else base) | sized(tiny, small, layers, count)
     window = 8 if tiny else 512
-    sizes = small if tiny else {"vocab_size": 50265}
-    config = T.LongformerConfig(
-        max_position_embeddings=length + 2, attention_window=window, **sizes
-    )
-    return T.LongformerModel(config, add_pooling_layer=False)
+    more = {"max_encoder_position_embeddings": length, "attention_window": window, "dropout": drop}
+    return T.LEDModel(T.LEDConfig(**(more | sizes)))
 
 
-def led(length: int, tiny: bool):
-    small = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 1, "encoder_ffn_dim": 64,
-             "encoder_attention_heads": 2, "decoder_attention_heads": 2, "decoder_ffn_dim": 64,
-             "vocab_size": 100}  # fmt: skip
-    base = {"d_model": 768, "encoder_layers": 6, "decoder_layers": 6, "encoder_ffn_dim": 3072,
-            "encoder_attention_heads": 12, "decoder_attention_heads": 12,
-            "decoder_ffn_dim": 3072}  # fmt: skip
-    config = T.LEDConfig(
-        max_encoder_position_embeddings=length,
-        attention_window=8 if tiny else 512,
-        **(small if tiny else base),
-    )
-    return T.LEDModel(config)
-
-
-CASES = {"longformer": longformer, "led": led}
-
-
-def inputs(model, length: int, device: str):
+def tokens(model: Any, length: int) -> dict[str, Any]:
     draw = torch.Generator().manual_seed(0)
-    ids = torch.randint(5, model.config.vocab_size, (1, length), generator=draw).to(device)
-    marked = torch.zeros_like(ids)
-    marked[:, 0] = 1
-    return {"input_ids": ids, "global_attention_mask": marked}
+    return {"input_ids": torch.randint(5, model.config.vocab_size, (1, length), generator=draw)}
 
 
-def gate(theirs, ours, length: int, device: str) -> float:
-    """How far the outputs are apart in float32."""
-    short = inputs(theirs, min(length, 2048), device)
-    with torch.no_grad():
-        one, two = (m.float().eval()(**short).last_hidden_state for m in (theirs, ours))
-    return float((one - two).abs().max())
+def marked(model: Any, length: int) -> dict[str, Any]:
+    """The first token is global."""
+    given = tokens(model, length)
+    given["global_attention_mask"] = torch.zeros_like(given["input_ids"])
+    given["global_attention_mask"][:, 0] = 1
+    return given
 
 
-def measured(models, given, device: str, rounds: int) -> dict[str, dict[str, float]]:
-    seconds = {name: [] for name in models}
-    memory = dict.fromkeys(models, 0.0)
+def with_decoder(read: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """A summary of 256 tokens is read beside the source."""
+
+    def both(model: Any, length: int) -> dict[str, Any]:
+        given = read(model, length)
+        return given | {"decoder_input_ids": given["input_ids"][:, : min(256, length)].clone()}
+
+    return both
+
+
+CASES = {
+    "longformer": Case(longformer, marked),
+    "bigbird": Case(bigbird, tokens),
+    "led": Case(led, with_decoder(marked)),
+}
+
+
+def to(given: dict[str, Any], device: str, dtype: torch.dtype) -> dict[str, Any]:
+    move = lambda x: x.to(device, dtype if x.is_floating_point() else None)  # noqa: E731
+    return {key: move(x) for key, x in given.items()}
+
+
+def outputs(model: Any, given: dict[str, Any]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """The last hidden state and the gradients of all parameters, in float32."""
+    model.zero_grad(set_to_none=True)
+    out = model(**given).last_hidden_state.float()
+    out.square().mean().backward()
+    grads = [p.grad.float() for p in model.parameters() if p.grad is not None]
+    model.zero_grad(set_to_none=True)
+    return out.detach(), grads
+
+
+def apart(one: Any, two: Any) -> tuple[float, float]:
+    """Greatest distance of outputs, and of gradients, relative to the largest number."""
+    out = float((one[0] - two[0]).abs().max() / two[0].abs().max())
+    largest = max(float(g.abs().max()) for g in two[1])
+    grads = zip(one[1], two[1], strict=True)
+    return out, max(float((a - b).abs().max()) for a, b in grads) / largest
+
+
+def gate(case: Case, length: int, tiny: bool, device: str) -> dict[str, Any]:
+    """How far the two are apart, in both modes, without dropout, in a model of two layers."""
+    short = min(length, GATE)
+    torch.manual_seed(0)
+    theirs = case.make(short, tiny, 0.0, 2).to(device)
+    ours, given = accelerate(copy.deepcopy(theirs)), case.read(theirs, short)
+    found: dict[str, Any] = {"status": "ok"}
+    for training in (False, True):
+        mode = "train" if training else "eval"
+        for model in (theirs, ours):
+            model.float().train(training)
+        full = to(given, device, torch.float32)
+        truth = outputs(theirs, full)
+        found[f"{mode}_float32"] = errors = apart(outputs(ours, full), truth)
+        wrong = max(errors) > TOLERANCE
+        if device == "cuda":
+            half = to(given, device, torch.bfloat16)
+            a, b = (apart(outputs(m.bfloat16(), half), truth) for m in (theirs, ours))
+            found[f"{mode}_bfloat16"] = {"transformers": a, "weft": b}
+            wrong |= any(y > 2 * x + TOLERANCE for x, y in zip(a, b, strict=True))
+            theirs, ours = theirs.float(), ours.float()
+        if wrong:
+            found["status"] = "outputs differ"
+    return found
+
+
+def step(model: Any, given: dict[str, Any]) -> None:
+    model(**given).last_hidden_state.float().square().mean().backward()
+
+
+def measured(models: dict[str, Any], given: dict[str, Any], device: str, rounds: int, until: float):
+    """Medians of turns, and peaks; the first turn is a warm-up."""
+    seconds: dict[str, list[float]] = {name: [] for name in models}
+    peaks = dict.fromkeys(models, 0.0)
+    cuda = device == "cuda"
+    own = {n: sum(p.nbytes for p in m.parameters()) for n, m in models.items()}
     for turn in range(rounds + 1):
         for name, model in models.items():
-            if device == "cuda":
+            if cuda:
+                torch.cuda.synchronize()
                 torch.cuda.reset_peak_memory_stats()
-                torch.cuda.synchronize()
+                others = torch.cuda.memory_allocated() - own[name]
             start = time.perf_counter()
-            model(**given).last_hidden_state.float().square().mean().backward()
-            if device == "cuda":
+            step(model, given)
+            if cuda:
                 torch.cuda.synchronize()
-                memory[name] = torch.cuda.max_memory_allocated() / 2**30
-            if turn:  # the first is a warm-up
+                peaks[name] = (torch.cuda.max_memory_allocated() - others) / 2**30
+            if turn:
                 seconds[name].append(time.perf_counter() - start)
             model.zero_grad(set_to_none=True)
-    return {n: {"ms": 1e3 * median(s), "peak_gib": memory[n]} for n, s in seconds.items()}
+        if turn and time.monotonic() > until:
+            break
+    return {
+        n: {"ms": 1e3 * median(s), "rounds": len(s), "peak_gib": peaks[n]}
+        for n, s in seconds.items()
+    }
+
+
+def run(name: str, told: argparse.Namespace, until: float) -> dict[str, Any]:
+    """One row."""
+    case = CASES[name]
+    length = told.length or (64 if told.tiny else case.length)
+    row: dict[str, Any] = {"case": name, "length": length, "batch": case.batch}
+    row |= {"device": told.device, "tiny": told.tiny, "transformers_version": T.__version__}
+    row["gate"] = found = gate(case, length, told.tiny, told.device)
+    row["status"] = found["status"]
+    if row["status"] != "ok":
+        return row
+    dtype = torch.bfloat16 if told.device == "cuda" else torch.float32
+    torch.manual_seed(0)
+    theirs = case.make(length, told.tiny, 0.1, None).to(told.device, dtype).train()
+    models = {"transformers": theirs, "weft": accelerate(copy.deepcopy(theirs))}
+    given = to(case.read(theirs, length), told.device, dtype)
+    row |= measured(models, given, told.device, told.rounds, until)
+    a, b = row["transformers"], row["weft"]
+    row["faster"] = a["ms"] / b["ms"]
+    if told.device == "cuda":
+        row["memory"] = b["peak_gib"] / a["peak_gib"]
+    return row
+
+
+def known(path: Path | None) -> set[str]:
+    """The cases that the file has."""
+    if path is None or not path.exists():
+        return set()
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return {row["case"] for row in rows if row["status"] == "ok"}
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--out", type=Path, help="rows are appended here")
+    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--length", type=int, help="tokens; default: each case has its own")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=150.0, help="no case starts after that")
+    parser.add_argument("--tiny", action="store_true")
+    return parser.parse_args()
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--length", type=int, default=16_384)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--tiny", action="store_true")
-    told = parser.parse_args()
-    wrong = 0
-    for name, make in CASES.items():
-        torch.manual_seed(0)
-        theirs = make(told.length, told.tiny).to(told.device)
-        ours = accelerate(copy.deepcopy(theirs))
-        error = gate(theirs, ours, told.length, told.device)
-        row = {"case": name, "length": told.length, "device": told.device, "error": error}
-        if error > TOLERANCE:
-            row["status"], wrong = "logits differ", 1
-        else:
-            dtype = torch.bfloat16 if told.device == "cuda" else torch.float32
-            models = {"transformers": theirs, "weft": ours}
-            models = {key: model.to(dtype).train() for key, model in models.items()}
-            given = inputs(theirs, told.length, told.device)
-            row |= measured(models, given, told.device, told.rounds)
-            row["faster"] = row["transformers"]["ms"] / row["weft"]["ms"]
-            row["status"] = "ok"
-        print(json.dumps(row | {"environment": environment(told.device)}), flush=True)
-    return wrong
+    told, wrong = options(), 0
+    start = time.monotonic()
+    cases = [name for name in told.cases.split(",") if name not in known(told.out)]
+    for at, name in enumerate(cases):
+        left = start + told.seconds - time.monotonic()
+        if left <= 0:
+            print(f"no time left for {', '.join(cases[at:])}", file=sys.stderr)
+            break
+        begin = time.monotonic()
+        try:
+            row = run(name, told, begin + left / (len(cases) - at))
+        except (WeftError, RuntimeError) as problem:
+            row = {"case": name, "status": f"{type(problem).__name__}: {problem}"[:500]}
+        wrong |= row["status"] != "ok"
+        row |= {"seconds": time.monotonic() - begin, "environment": environment(told.device)}
+        if told.device == "cuda":
+            torch.cuda.empty_cache()
+        print(json.dumps(row), flush=True)
+        if told.out is not None:
+            with told.out.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+    return int(wrong)
 
 
 if __name__ == "__main__":

@@ -117,9 +117,10 @@ def lists_of(part: Part, block: int, lines: int, device: torch.device) -> BlockL
 def lists_of_several(
     entries: tuple[Ints, Ints, Ints], sizes: tuple[int, int, int], block: int, device: torch.device
 ) -> BlockLists:
-    """Layouts of blocks that are seen whole: (layout, row, column) of each entry, once.
+    """Layouts of blocks that are seen whole: (layout, row, column) of each entry.
 
-    `sizes` counts layouts, and rows and columns of each.
+    An entry that is given k times counts k times in the softmax. `sizes` counts layouts, and rows
+    and columns of each.
     """
     (layout, row, col), (layouts, rows, columns) = entries, sizes
     by_row, by_col = np.lexsort((col, row, layout)), np.lexsort((row, col, layout))

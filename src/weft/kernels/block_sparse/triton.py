@@ -143,7 +143,7 @@ def attend_several(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    valid: Tensor,
+    valid: Tensor | None,
     lists: BlockLists,
     pick: Tensor,
     *,

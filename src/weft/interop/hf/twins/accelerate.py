@@ -1,78 +1,63 @@
-"""`accelerate`: a Transformers model whose attention is computed by weft, its weights untouched.
+"""`accelerate`: a Transformers model whose expensive parts weft computes, its weights untouched.
 
-    accelerate(model)               Longformer, and the encoder of LED
+    accelerate(model)               the families of `families()`
     accelerate(model, undo=True)    as it was
 
-Each attention module keeps its parameters, their names and its place; its `forward` is replaced by
-weft's mechanism over the same matrices. Outputs and gradients are those of Transformers to
-rounding. Padding stands at the ends of a row; attention maps are not returned.
-
-Others are refused: BigBird and BigBirdPegasus read random blocks of their own draw, which counts
-keys twice; Reformer, Nyströmformer, FNet, Funnel, Swin, ImageGPT and SwitchTransformers have no
-twin yet.
+Each module keeps its parameters, their names and its place; its `forward` is replaced by weft's
+over the same matrices. Outputs and gradients are those of Transformers to rounding, random blocks
+and hashes are its own draws. Attention maps are not returned.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from weft.errors import Unsupported
-from weft.mixers import Frame, Longformer
+from weft.interop.hf.twins.lean import Twin
+from weft.interop.hf.twins.registry import FAMILIES, Pass, family_of
 
-_TWINS = ("LongformerSelfAttention", "LEDEncoderSelfAttention")
+_FILES = ("longformer", "bigbird")
+
+
+def families() -> dict[str, Any]:
+    """The families that have a twin, by their folder in Transformers."""
+    for name in _FILES:
+        import_module(f"weft.interop.hf.twins.{name}")
+    return FAMILIES
 
 
 def accelerate(model: nn.Module, *, undo: bool = False) -> nn.Module:
-    """Replace the attention of a Transformers model by weft's, or put its own back."""
-    found: list[Any] = [part for part in model.modules() if type(part).__name__ in _TWINS]
-    if not found:
-        raise Unsupported(
-            f"weft has no twin for the attention of {type(model).__name__}; it has for the modules "
-            f"{', '.join(_TWINS)}. weft.interop.hf.use(model, pattern) sets patterns instead"
-        )
-    for part in found:
-        vars(part).pop("forward", None)
+    """Replace what is expensive in a Transformers model by weft's, or put its own back."""
+    families()
+    found: list[tuple[Any, Any]] = []
+    hits = 0
+    for part in model.modules():
+        family, name = family_of(part), type(part).__name__
+        if family is None:
+            continue
+        make = family.attention.get(name)
+        hits += make is not None
+        make = make or family.around.get(name)
+        if make is not None:
+            found.append((part, make))
+    if not hits:
+        raise Unsupported(_refusal(model))
+    shared = Pass()
+    for part, make in found:
+        for name in [key for key, value in vars(part).items() if isinstance(value, Twin)]:
+            del vars(part)[name]
         if not undo:
             # Not registered in the module: its parameters keep their names.
-            vars(part)["forward"] = WindowTwin(part)
+            vars(part).update(make(part, shared))
     return model
 
 
-class WindowTwin:
-    """The forward of Longformer's attention, by weft, over the matrices of one module."""
-
-    def __init__(self, theirs: Any) -> None:
-        self.theirs = theirs
-        config = Longformer(window=theirs.one_sided_attn_window_size + 1, global_first=0)
-        frame = Frame(dim=theirs.embed_dim, heads=theirs.num_heads, dropout=theirs.dropout)
-        self.mixer = config.build(frame)
-        project: Any = self.mixer.project
-        project.to_q, project.to_k, project.to_v = theirs.query, theirs.key, theirs.value
-        project.to_out = nn.Identity()  # theirs follows outside
-        self.mixer.to_q_global = theirs.query_global
-        self.mixer.to_k_global = theirs.key_global
-        self.mixer.to_v_global = theirs.value_global
-
-    def __call__(
-        self,
-        hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
-        is_index_masked: Tensor | None = None,
-        is_index_global_attn: Tensor | None = None,
-        is_global_attn: bool | None = None,
-        output_attentions: bool = False,
-        **_: Any,
-    ) -> tuple[Tensor, ...]:
-        """(b, n, c) -> (b, n, c), in a tuple, as Transformers' modules return it."""
-        if output_attentions:
-            raise Unsupported(
-                "weft computes no attention maps; use accelerate(model, undo=True) to see them"
-            )
-        self.mixer.train(self.theirs.training)
-        valid = None
-        if is_index_masked is not None and bool(is_index_masked.any()):
-            valid = ~is_index_masked
-        marks = {"is_global": is_index_global_attn} if is_global_attn else {}
-        return (self.mixer(hidden_states, valid=valid, **marks),)
+def _refusal(model: nn.Module) -> str:
+    known = ", ".join(name for each in FAMILIES.values() for name in each.models)
+    return (
+        f"weft has no twin for the attention of {type(model).__name__}; it has for {known}. "
+        "weft.interop.hf.use(model, pattern) sets patterns instead"
+    )
