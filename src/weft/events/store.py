@@ -125,7 +125,7 @@ def build_store(
     encoders = encoders or fitting.done()
     starts = np.zeros(len(clients.counts) + 1, dtype=np.int64)
     np.cumsum(clients.counts, out=starts[1:])
-    arrays = _arrays(folder, int(starts[-1]), encoders)
+    arrays = store_arrays(folder, int(starts[-1]), encoders)
     filled = starts[:-1].copy()
     for piece in _all(files, columns, spools):
         _write(arrays, filled, clients, encoders, piece)
@@ -216,7 +216,8 @@ def _check_labels(clients: ClientIndex, piece: EventPiece, own: np.ndarray) -> N
         clients.labels[place] = label
 
 
-def _arrays(folder: Path, events: int, encoders: Encoders) -> dict[str, Any]:
+def store_arrays(folder: Path, events: int, encoders: Encoders) -> dict[str, Any]:
+    """The arrays of a store as files of a folder, empty, open to be written."""
     shapes: dict[str, tuple[Any, tuple[int, ...]]] = {
         "codes": (np.uint16, (events, len(encoders.codes))),
         "numbers": (np.float32, (events, len(encoders.numbers))),

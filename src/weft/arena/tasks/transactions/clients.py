@@ -26,7 +26,7 @@ import numpy as np
 
 from weft.training.scores.ranking import gini
 
-VERSION = 1  # of the clients: a change of any number below is another benchmark
+VERSION = 2  # of the clients: a change of any number below is another benchmark
 SHORTEST, LONGEST, MEAN = 50, 1500, 700
 SPREAD = 0.45  # of the logarithm of the number of transactions
 YEAR = 365.0
@@ -87,7 +87,8 @@ class Generator:
         risk = 1 / (1 + np.exp(-odds))
         codes = _codes(each, own, kind, late)
         days = np.cumsum(_gaps(each[..., 9], kind, lengths), axis=1)
-        numbers = _numbers(each, own, kind, stress, codes)
+        real = np.arange(n) < lengths[:, None]  # (b, n)
+        numbers = _numbers(each, own, kind, stress, codes, real)
         labels = (own[:, 2] < risk).astype(np.int64)
         assert codes.shape == (b, n, len(SIZES))
         return MadeUpClients(codes, numbers, days, lengths, risk, labels)
@@ -117,13 +118,25 @@ def best_gini(clients: int = 200_000, seed: int = 0, late: bool = True) -> float
 
 def labelled(index: np.ndarray, seed: int, late: bool) -> tuple[np.ndarray, np.ndarray]:
     """Probability and label of clients, without their transactions."""
-    bits = [np.random.Philox(key=np.array([seed, int(i)], dtype=np.uint64)) for i in index]
-    own = np.stack([np.random.Generator(each).random(OWN_DRAWS, dtype=np.float32) for each in bits])
+    own = _own_draws(index, seed)
     spells = _spells(own[:, 8:40], _lengths(own[:, 0], LONGEST))
     stress = np.sqrt(12) * (own[:, 1] - 0.5)
     odds = BASE + PER_RISKY * np.minimum(_risky(spells), MOST_RISKY) + PER_STRESS * stress
     risk = 1 / (1 + np.exp(-(odds + LATE * late)))
     return risk, (own[:, 2] < risk).astype(np.int64)
+
+
+def lengths_of(index: np.ndarray, seed: int) -> np.ndarray:
+    """Transactions of clients (b,), without making them."""
+    return _lengths(_own_draws(index, seed)[:, 0], LONGEST)
+
+
+def _own_draws(index: np.ndarray, seed: int) -> np.ndarray:
+    """(b, 64): what each client draws first."""
+    bits = [np.random.Philox(key=np.array([seed, int(i)], dtype=np.uint64)) for i in index]
+    return np.stack(
+        [np.random.Generator(each).random(OWN_DRAWS, dtype=np.float32) for each in bits]
+    )
 
 
 def _lengths(u: np.ndarray, longest: int) -> np.ndarray:
@@ -186,7 +199,12 @@ def _gaps(u: np.ndarray, kind: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def _numbers(
-    each: np.ndarray, own: np.ndarray, kind: np.ndarray, stress: np.ndarray, codes: np.ndarray
+    each: np.ndarray,
+    own: np.ndarray,
+    kind: np.ndarray,
+    stress: np.ndarray,
+    codes: np.ndarray,
+    real: np.ndarray,
 ) -> np.ndarray:
     """Ten numbers (b, n, 10), in units that their names have in a bank."""
     z = _normal(each[..., 12])
@@ -194,7 +212,7 @@ def _numbers(
     amount = np.exp(level + 0.25 * (codes[..., 0] % 9 - 4) + np.where(kind > 0, 0.4, 0.0) + 0.8 * z)
     sign = np.where(codes[..., 8] == 0, -1.0, 1.0)
     flow = sign * amount
-    balance = 1000 * (1 + 4 * own[:, 7, None]) + np.cumsum(flow - flow.mean(1, keepdims=True), 1)
+    balance = 1000 * (1 + 4 * own[:, 7, None]) + np.cumsum(flow - _mean(flow, real), 1)
     fee = np.where(codes[..., 1] == 2, 0.01 * amount, 0.0)
     distance = np.exp(4 * each[..., 13])
     cashback = np.where(codes[..., 5] == 1, 0.005 * amount, 0.0)
@@ -202,9 +220,14 @@ def _numbers(
     instalments = np.floor(12 * each[..., 15] ** 6)
     rate = 1 + 0.1 * codes[..., 4] + 0.01 * z
     wait = each[..., 13] * 30
-    rank = amount / (amount.mean(1, keepdims=True) + 1)
+    rank = amount / (_mean(amount, real) + 1)
     columns = (amount, balance, fee, distance, cashback, share, instalments, rate, wait, rank)
     return np.stack(columns, axis=-1).astype(np.float32)
+
+
+def _mean(values: np.ndarray, real: np.ndarray) -> np.ndarray:
+    """Over the real transactions of each client: (b, 1)."""
+    return values.mean(1, keepdims=True, where=real)
 
 
 def _normal(u: np.ndarray) -> np.ndarray:

@@ -11,15 +11,14 @@ transactions each, Gini out of time.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from weft.arena.tasks.base import SPLITS, TASKS, Split
+from weft.arena.tasks.events.examples import EventExamples
 from weft.arena.tasks.transactions.clients import (
-    LONGEST,
     NAMES,
     NUMBERS,
     SIZES,
@@ -29,14 +28,13 @@ from weft.arena.tasks.transactions.clients import (
     MadeUpClients,
     labelled,
 )
+from weft.arena.tasks.transactions.scales import scaled
+from weft.arena.tasks.transactions.stored import SPACING, made, stored
 from weft.errors import WeftError
-from weft.events.encoders import FIRST, NumberScale, Sample
+from weft.events.encoders import FIRST
 from weft.events.rows import TIME_CHANNELS, time_features
 from weft.objectives.batch import Batch
 from weft.training.scores.ranking import gini
-
-FITTED_ON = 500  # training clients, for the scales of numbers
-SPACING = 1 << 32  # between the numbers of two splits' clients
 
 
 @TASKS.register("transactions")
@@ -49,6 +47,7 @@ class Transactions:
     valid: int = 250_000
     test: int = 500_000  # out of time
     seed: int = 0
+    stored: bool = False  # make clients once, into the cache: fast where each is read several times
 
     kind: ClassVar = "classify"
     metric: ClassVar = "gini"
@@ -72,8 +71,11 @@ class Transactions:
         channels = len(NAMES) + len(NUMBERS) + TIME_CHANNELS
         return {"channels": channels, "categories": tuple(FIRST + size for size in SIZES)}
 
-    def load(self, split: Split) -> MadeClients:
-        """One split; nothing is made before it is read."""
+    def load(self, split: Split) -> MadeClients | EventExamples:
+        """One split; nothing is made before it is read, unless clients are stored."""
+        if self.stored:
+            store, labels = stored(split, getattr(self, split), self.seed)
+            return EventExamples(store, np.arange(len(labels)), self.length, labels)
         return MadeClients(self, split, getattr(self, split))
 
     def baselines(self) -> dict[str, float]:
@@ -133,9 +135,7 @@ class MadeClients:
 
     def made(self, index: np.ndarray) -> MadeUpClients:
         """The clients of these rows."""
-        late = np.full(len(index), float(self.split == "test"))
-        first = SPLITS.index(self.split) * SPACING
-        return Generator(self.task.seed, LONGEST).clients(index + first, late)
+        return made(self.split, index, self.task.seed)
 
     def __getitem__(self, row: int) -> np.ndarray:
         """(events, channels) of one client."""
@@ -172,17 +172,6 @@ def last_events(
     x = np.concatenate(parts, axis=-1)
     x[~real] = 0.0
     return torch.from_numpy(x), real
-
-
-@lru_cache(maxsize=1)
-def scaled() -> tuple[NumberScale, ...]:
-    """The scales of the numbers, from training clients of seed 0: the same for all."""
-    found = Generator().clients(np.arange(FITTED_ON), np.zeros(FITTED_ON))
-    real = np.arange(found.codes.shape[1]) < found.lengths[:, None]
-    samples = [Sample(np.random.Generator(np.random.PCG64(k))) for k in range(len(NUMBERS))]
-    for k, each in enumerate(samples):
-        each.add(found.numbers[..., k][real].astype(np.float64))
-    return tuple(each.numbers("quantile") for each in samples)
 
 
 def write_parquet(path: str, clients: int, seed: int = 0, first: int = 0) -> int:
