@@ -3,10 +3,10 @@
     python benchmarks/cases/events_speed.py --events 2000000 20000000 \\
         --out benchmarks/results/cpu_events.jsonl
 
-The file holds made-up clients of a bank (10 categories, 10 numbers, about 700 events each), all events
-of a client together or, with `--mixed`, all in order of time, so that every client's are scattered.
-Each size is read by a process of its own, imports included. `--resume` of pyarrow's and numpy's
-threads is not limited: run it under `taskset -c 0,1` for two cores.
+The file holds made-up clients of a bank (10 categories, 10 numbers, about 700 events each), all
+events of a client together or, with `--mixed`, all in order of time, so that every client's are
+scattered. Each size is read by a process of its own, imports included; threads of pyarrow and numpy
+are as many as it may have: run it under `taskset -c 0,1` for two cores.
 """
 
 from __future__ import annotations

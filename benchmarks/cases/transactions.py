@@ -192,17 +192,10 @@ def experiment_of(cell: Cell, args: argparse.Namespace) -> Any:
 def run_cell(cell: Cell, args: argparse.Namespace) -> None:
     """Train, score, ask after shifts, write a row."""
     one = experiment_of(cell, args)
-    for attempt in ATTEMPTS:
-        own = replace(one, training=replace(one.training, **attempt)) if attempt else one
-        folder = args.out / "runs" / f"{cell.name}-{len(attempt)}"
-        try:
-            outcome = trained(own, folder)
-            break
-        except Exception as cause:  # another attempt follows, or it is raised
-            print(f"{cell.name} failed with {attempt}: {cause!r:.2000}", flush=True)
-            if attempt == ATTEMPTS[-1]:
-                raise
-    write_row(cell, own, folder, outcome, args)
+    changes = ATTEMPTS[args.attempt]
+    one = replace(one, training=replace(one.training, **changes))
+    folder = args.work / "runs" / f"{cell.name}-{args.attempt}"
+    write_row(cell, one, folder, trained(one, folder), args)
 
 
 def trained(one: Any, folder: Path) -> Any:
@@ -215,7 +208,6 @@ def trained(one: Any, folder: Path) -> Any:
 
 def write_row(cell: Cell, one: Any, folder: Path, outcome: Any, args: argparse.Namespace) -> None:
     """What came of a cell."""
-    from weft.arena.experiment.runs import model_of
     from weft.environment import environment
     from weft.models import load
     from weft.training.scores.ranking import auc_error, gini
@@ -228,7 +220,7 @@ def write_row(cell: Cell, one: Any, folder: Path, outcome: Any, args: argparse.N
     positives = int(rows.labels.sum())
     found = gini(scores, rows.labels)
     error = 2 * auc_error((found + 1) / 2, positives, len(rows) - positives)
-    np.save(args.out / "margins" / f"{cell.name}.npy", scores.astype(np.float32))
+    np.save(args.work / "margins" / f"{cell.name}.npy", scores.astype(np.float32))
     settings = {
         "mixer": one.mixer, "length": last.length, "layers": one.model.sizes()["layers"],
         "dim": one.model.sizes()["dim"], "heads": one.model.sizes()["heads"],
@@ -242,11 +234,10 @@ def write_row(cell: Cell, one: Any, folder: Path, outcome: Any, args: argparse.N
         "tokens": outcome.tokens, "seconds": outcome.seconds,
         "steps per second": outcome.steps_per_second, "peak bytes": outcome.peak_bytes,
         "parameters": outcome.parameters, "jobs": args.jobs,
-        "seconds of scores": time.perf_counter() - began,
+        "seconds of scores": time.perf_counter() - began, "attempt": args.attempt,
         "graph": one.training.graph, "compile": one.training.compile,
         **environment(args.device),
     }  # fmt: skip
-    assert model_of(one) is not None
     append(args.out / "rows.jsonl", [row])
 
 
@@ -286,32 +277,41 @@ def shifted(model: Any, rows: Any, one: Any, args: argparse.Namespace) -> dict[s
 def schedule(args: argparse.Namespace) -> None:
     """Run the cells, `--jobs` at a time, until the time is over."""
     began = time.monotonic()
+    args.out.mkdir(parents=True, exist_ok=True)
     for name in ("margins", "logs"):
-        (args.out / name).mkdir(parents=True, exist_ok=True)
+        (args.work / name).mkdir(parents=True, exist_ok=True)
     make_clients(args)
     print(f"{time.monotonic() - began:.0f} s: clients are made", flush=True)
-    waiting = [cell for cell in chosen(args) if cell.name not in done(args)]
-    running: dict[str, subprocess.Popen[bytes]] = {}
+    finished = done(args)
+    waiting = [cell for cell in chosen(args) if cell.name not in finished]
+    running: dict[str, tuple[Cell, int, subprocess.Popen[bytes]]] = {}
     while (waiting or running) and time.monotonic() - began < args.seconds:
         late = args.seconds - (time.monotonic() - began) < args.last
         while waiting and len(running) < args.jobs and not late:
             cell = waiting.pop(0)
-            running[cell.name] = started(cell, args)
+            running[cell.name] = cell, 0, started(cell, args, 0)
         time.sleep(0.3)
-        for name, process in list(running.items()):
-            if process.poll() is not None:
-                del running[name]
-                gather(args)
-                text = "" if not process.returncode else last_line(args.out / "logs" / name)
-                print(f"{time.monotonic() - began:.0f} s: {name} ended {text}", flush=True)
-    for process in running.values():
+        for name, (cell, attempt, process) in list(running.items()):
+            if process.poll() is None:
+                continue
+            del running[name]
+            gather(args)
+            said = failure(name, args) if process.returncode else ""
+            print(f"{time.monotonic() - began:.0f} s: {name} ended {said}", flush=True)
+            if process.returncode and attempt + 1 < len(ATTEMPTS):
+                running[name] = cell, attempt + 1, started(cell, args, attempt + 1)
+    for _, _, process in running.values():
         process.kill()
     gather(args)
     print(f"{len(waiting)} cells were not started, {len(running)} not finished", flush=True)
 
 
-def last_line(path: Path) -> str:
-    return path.read_text(errors="replace").strip().splitlines()[-1][-300:]
+def failure(name: str, args: argparse.Namespace) -> str:
+    """The last line of a cell's log, whose end is kept in OUT."""
+    text = (args.work / "logs" / name).read_text(errors="replace").strip()
+    with (args.out / "failures.txt").open("a") as file:
+        file.write(f"==== {name}\n{text[-4000:]}\n")
+    return (text.splitlines() or [""])[-1][-300:]
 
 
 def make_clients(args: argparse.Namespace) -> None:
@@ -322,14 +322,15 @@ def make_clients(args: argparse.Namespace) -> None:
     task = Transactions(stored=True, **sizes)
     for split in ("train", "valid", "test"):
         rows = task.load(split)
-        np.save(args.out / "margins" / f"labels-{split}.npy", rows.labels.astype(np.uint8))
+        np.save(args.work / "margins" / f"labels-{split}.npy", rows.labels.astype(np.uint8))
 
 
-def started(cell: Cell, args: argparse.Namespace) -> subprocess.Popen[bytes]:
-    """A process for the cell."""
-    command = [sys.executable, __file__, *sys.argv[1:], "--cell", cell.name]
+def started(cell: Cell, args: argparse.Namespace, attempt: int) -> subprocess.Popen[bytes]:
+    """A process for the cell; later attempts do without recorded, then compiled updates."""
+    own = ["--cell", cell.name, "--attempt", str(attempt)]
+    command = [sys.executable, __file__, *sys.argv[1:], *own]
     threads = {name: str(args.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    with (args.out / "logs" / cell.name).open("wb") as log:
+    with (args.work / "logs" / cell.name).open("ab") as log:
         return subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **threads}
         )
@@ -338,8 +339,9 @@ def started(cell: Cell, args: argparse.Namespace) -> subprocess.Popen[bytes]:
 def chosen(args: argparse.Namespace) -> list[Cell]:
     """The cells of `--tables`, in their order."""
     every = cells(args.steps, args.seeds)
-    names = args.tables.split(",")
-    return [cell for cell in every if any(cell.table.startswith(name) for name in names)]
+    names, parts = args.tables.split(","), args.only.split(",")
+    found = [cell for cell in every if any(cell.table.startswith(name) for name in names)]
+    return [cell for cell in found if any(part in cell.label for part in parts)]
 
 
 def done(args: argparse.Namespace) -> set[str]:
@@ -351,7 +353,7 @@ def done(args: argparse.Namespace) -> set[str]:
 
 def gather(args: argparse.Namespace) -> None:
     """The scores of all cells so far as one file."""
-    found = {path.stem: np.load(path) for path in sorted((args.out / "margins").glob("*.npy"))}
+    found = {path.stem: np.load(path) for path in sorted((args.work / "margins").glob("*.npy"))}
     scratch = args.out / "margins.part.npz"
     np.savez_compressed(scratch, **{k: v for k, v in found.items() if not k.startswith("search")})
     scratch.replace(args.out / "margins.npz")
@@ -396,9 +398,11 @@ MOVES = ("shift by 1", "shift by 64", "cyclic by 1", "cyclic by 64")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--work", type=Path, help="trainings; default: OUT.work")
     parser.add_argument("--summary", type=Path, nargs="+")
     parser.add_argument("--skip", type=Path, nargs="*", default=[], help="files of rows")
     parser.add_argument("--tables", default="main,shift,long,search")
+    parser.add_argument("--only", default="", help="cells with one of these in their label")
     parser.add_argument("--seconds", type=float, default=540)
     parser.add_argument("--last", type=float, default=45, help="start nothing in the last seconds")
     parser.add_argument("--jobs", type=int, default=6)
@@ -412,11 +416,13 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--change", nargs="*", default=[], help="of every cell's settings")
     parser.add_argument("--cell", help="train this one and end")
+    parser.add_argument("--attempt", type=int, default=0)
     args = parser.parse_args()
     if args.summary:
         return summary(args.summary)
     if args.out is None:
         parser.error("--out is needed")
+    args.work = args.work or args.out.with_name(f"{args.out.name}.work")
     if not args.cell:
         return schedule(args)
     return run_cell({cell.name: cell for cell in chosen(args)}[args.cell], args)

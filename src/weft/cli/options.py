@@ -56,3 +56,17 @@ SecondColumn = Annotated[
 GroupColumn = Annotated[
     str | None, typer.Option(help="Its column of groups (book, author): each in one split.")
 ]
+
+# Events of the user's: one row for each, many rows for each client.
+Events = Annotated[
+    list[str] | None, typer.Option("--events", help="Your own events: Parquet or CSV, * and ? too.")
+]
+IdColumn = Annotated[str | None, typer.Option("--id", help="Its column of clients (id).")]
+TimeColumn = Annotated[str | None, typer.Option("--time", help="Its column of times (time).")]
+UntilColumn = Annotated[
+    str | None, typer.Option(help="Its column of dates from which on nothing may be read.")
+]
+OutOfTime = Annotated[
+    str | None, typer.Option(help="Clients that end on this date or later are the test.")
+]
+Last = Annotated[int | None, typer.Option(min=1, help="Events read of each client (750).")]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -104,15 +104,19 @@ class Encoders:
             numbers[:, place] = self.numbers[place].encode(piece.numbers[name])
         return codes, numbers
 
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it; `encoders_of` reads it back."""
+        return json.loads(json.dumps(asdict(self)))
+
     def text(self) -> str:
-        """JSON, which `encoders_of` reads back."""
+        """The same as a text."""
         return json.dumps(asdict(self), ensure_ascii=False)
 
 
-def encoders_of(text: str) -> Encoders:
-    """What `Encoders.text` wrote."""
+def encoders_of(given: str | dict[str, Any]) -> Encoders:
+    """What `Encoders.text` or `Encoders.plain` wrote."""
     try:
-        found = json.loads(text)
+        found = json.loads(given) if isinstance(given, str) else given
         return Encoders(
             read(EventColumns, found["columns"]),
             tuple(Codes(tuple(each["values"])) for each in found["codes"]),
@@ -141,8 +145,8 @@ class Fitting:
 
     def __post_init__(self) -> None:
         self.counts = [Counter() for _ in self.columns.categories]
-        rng = np.random.Generator(np.random.PCG64(self.seed))
-        self.values = [Sample(rng) for _ in self.columns.numbers]
+        self.rng = np.random.Generator(np.random.PCG64(self.seed))
+        self.values = [Sample() for _ in self.columns.numbers]
 
     def add(self, piece: EventPiece, rows: np.ndarray) -> None:
         """The rows (rows,) bool that training may know."""
@@ -151,8 +155,9 @@ class Fitting:
             chosen = column.codes[rows]
             found = np.bincount(chosen[chosen >= 0], minlength=len(column.values))
             counter.update({v: int(n) for v, n in zip(column.values, found, strict=True) if n})
+        keys = self.rng.random(int(rows.sum()))  # of rows: one draw serves all columns
         for values, name in zip(self.values, self.columns.numbers, strict=True):
-            values.add(piece.numbers[name][rows])
+            values.add(piece.numbers[name][rows], keys)
 
     def done(self) -> Encoders:
         """The encoders."""
@@ -166,25 +171,19 @@ class Fitting:
         )
 
 
-def _codes(counts: Counter[str]) -> Codes:
-    """Most frequent first, equal ones in alphabetical order."""
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return Codes(tuple(value for value, _ in ordered[:MOST_CODES]))
-
-
 class Sample:
     """A uniform sample of all finite values so far: those with the smallest random keys."""
 
-    def __init__(self, rng: np.random.Generator) -> None:
-        self.rng = rng
+    def __init__(self) -> None:
         self.keys, self.kept = np.empty(0), np.empty(0)
 
-    def add(self, values: np.ndarray) -> None:
-        values = values[np.isfinite(values)]
-        keys = self.rng.random(len(values))
+    def add(self, values: np.ndarray, keys: np.ndarray) -> None:
+        """Values (rows,) with a random key each."""
         if len(self.keys) == RESERVOIR:  # most of a long file is left at one comparison each
             near = keys < self.keys.max()
             keys, values = keys[near], values[near]
+        finite = np.isfinite(values)
+        keys, values = keys[finite], values[finite]
         self.keys = np.concatenate((self.keys, keys))
         self.kept = np.concatenate((self.kept, values))
         if len(self.keys) > RESERVOIR:

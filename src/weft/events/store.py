@@ -6,7 +6,8 @@ a few numbers for each client, never the events.
 
 What is wrong is said with its row. Refused: a label that changes within a client, a time that is
 missing, a client without an id. Mended and counted: events out of order (sorted), events from
-`until` on (left out: they are the future), amounts that are infinite.
+`until` on (left out: they are the future), amounts that are infinite, categories that encoders do
+not know, and clients without an event that may be read.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 
 from weft.errors import WeftError
 from weft.events.columns import EventColumns
-from weft.events.encoders import Encoders, Fitting, Scale
+from weft.events.encoders import UNKNOWN, Encoders, Fitting, Scale
 from weft.events.pieces import Coded, EventPiece, pieces, sample
 
 Rule = Callable[[Sequence[str]], np.ndarray]  # clients -> (clients,) bool: which to fit on
@@ -61,6 +62,7 @@ class ClientIndex:
     labels: list[str | None] = field(default_factory=list)
     disordered: set[int] = field(default_factory=set)
     remarks: Remarks = field(default_factory=lambda: Remarks())
+    notes: list[str] = field(default_factory=list)  # of clients
 
     def of(self, ids: Coded) -> np.ndarray:
         """(rows,) the place of each row's client; new clients get one."""
@@ -79,10 +81,18 @@ class Remarks:
 
     found: dict[str, tuple[int, str]] = field(default_factory=dict)
 
-    def add(self, what: str, rows: np.ndarray, piece: EventPiece) -> None:
-        """Rows (rows,) bool of a piece."""
+    def add(
+        self,
+        what: str,
+        rows: np.ndarray,
+        piece: EventPiece,
+        value: Callable[[int], str] = lambda row: "",
+    ) -> None:
+        """Rows (rows,) bool of a piece; `value` says what the first of them holds."""
         if count := int(rows.sum()):
-            before, where = self.found.get(what, (0, piece.where(int(rows.argmax()))))
+            first = int(rows.argmax())
+            where = f"{piece.where(first)}{value(first)}"
+            before, where = self.found.get(what, (0, where))
             self.found[what] = (before + count, where)
 
     def lines(self) -> tuple[str, ...]:
@@ -130,6 +140,7 @@ def build_store(
     for piece in _all(files, columns, spools):
         _write(arrays, filled, clients, encoders, piece)
         progress("encoded", len(piece))
+    _look_at_clients(clients)
     _order(arrays, starts, sorted(clients.disordered))
     for array in arrays.values():
         array.flush()
@@ -144,7 +155,7 @@ def build_store(
         ids=tuple(clients.places),
         labels=tuple(clients.labels),
         until=np.where(np.isfinite(clients.until), clients.until, clients.last),
-        remarks=clients.remarks.lines(),
+        remarks=(*clients.remarks.lines(), *clients.notes),
     )
 
 
@@ -153,6 +164,26 @@ def _all(
 ) -> Iterator[EventPiece]:
     for path, spool in zip(files, spools, strict=True):
         yield from pieces(path, columns, spool)
+
+
+def _look_at_clients(clients: ClientIndex) -> None:
+    """What is to be said of clients, once all of their events are known."""
+    names = list(clients.places)
+    empty = np.flatnonzero(clients.counts == 0)
+    if len(empty):
+        clients.notes.append(
+            f"{len(empty):,} clients have no event before their `until`: there is nothing to read "
+            f"(the first: {names[empty[0]]!r})"
+        )
+    plain: dict[str, str] = {}
+    twins = [(name, plain.setdefault(name.strip().casefold(), name)) for name in names]
+    alike = [(name, other) for name, other in twins if name != other]
+    if alike:
+        clients.notes.append(
+            f"{len(alike):,} ids differ from another by spaces or capitals alone, and are taken as "
+            f"clients of their own, perhaps in another split (the first: {alike[0][0]!r} and "
+            f"{alike[0][1]!r})"
+        )
 
 
 def _first_look(clients: ClientIndex, piece: EventPiece) -> np.ndarray:
@@ -248,6 +279,15 @@ def _write(
     places = np.repeat(filled[clients_of], sizes) + rank
     filled[clients_of] += sizes
     codes, numbers = encoders.encode(piece)
+    for column, name in zip(codes.T, encoders.columns.categories, strict=True):
+        unseen = usable & (column == UNKNOWN)
+        coded = piece.categories[name]
+        clients.remarks.add(
+            f"have a {name} that training never saw: read as unknown",
+            unseen,
+            piece,
+            lambda row, coded=coded: f": {coded.values[coded.codes[row]]!r}",
+        )
     arrays["codes"][places], arrays["numbers"][places] = codes[rows], numbers[rows]
     arrays["times"][places] = piece.times[rows]
 

@@ -42,6 +42,11 @@ def score_lines(found: Row) -> list[str]:
         lines[0] += f"; macro F1 {found['macro F1']:.4f}, "
         lines[0] += f"calibration error {found['calibration error']:.4f}"
         lines += _class_lines(found["classes"]) + _confusion_lines(found["classes"])
+    if found.get("gini") is not None:
+        errors = f"± {found['gini error']:.4f} by Hanley and McNeil"
+        if "gini bootstrap error" in found:
+            errors += f", ± {found['gini bootstrap error']:.4f} by rows drawn again"
+        lines.append(f"         Gini {found['gini']:.4f} {errors}; AUC {found['AUC']:.4f}")
     if "mean absolute error" in found:
         lines += _number_lines(found)
     rules = found.get("trivial rules", {})

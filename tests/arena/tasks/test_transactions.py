@@ -122,3 +122,40 @@ def test_auc_counts_pairs(ties):
     pairs = (up > down).mean() + (up == down).mean() / 2
     assert auc(scores, labels) == pytest.approx(pairs, abs=1e-12)
     assert gini(-scores, labels) == pytest.approx(-gini(scores, labels), abs=1e-12)
+
+
+def test_clients_do_not_depend_on_those_beside_them():
+    """Means are over a client's own transactions, however long the others are."""
+    together = Generator(0).clients(np.arange(6), np.zeros(6))
+    for row in np.argsort(together.lengths)[:2]:
+        alone = Generator(0).clients(np.array([row]), np.zeros(1))
+        n = alone.lengths[0]
+        np.testing.assert_array_equal(alone.numbers[0], together.numbers[row, :n])
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_stored_clients_are_those_that_are_made(split, tmp_path, monkeypatch):
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
+    sizes = {"train": 30, "valid": 30, "test": 30, "length": 90}
+    made, kept = (Transactions(**sizes, stored=stored).load(split) for stored in (False, True))
+    index = np.array([3, 29, 0, 11])
+    one, two = made.batch(index), kept.batch(index)
+    assert torch.equal(one.x, two.x)
+    assert torch.equal(one.y, two.y)
+    assert (one.valid is None) == (two.valid is None)
+    np.testing.assert_array_equal(made.labels, kept.labels)
+
+
+@pytest.mark.long
+def test_clients_that_several_processes_make(tmp_path, monkeypatch):
+    from weft.arena.tasks.transactions import stored
+
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
+    alone = stored.stored("valid", 40, 0)
+    monkeypatch.setattr(stored, "ALONE", 10)
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "other"))
+    stored.stored.cache_clear()
+    together = stored.stored("valid", 40, 0)
+    for name in ("starts", "codes", "numbers", "times", "until"):
+        np.testing.assert_array_equal(getattr(alone[0], name), getattr(together[0], name))
+    np.testing.assert_array_equal(alone[1], together[1])

@@ -10,6 +10,7 @@ from typing import Any
 from weft.arena.experiment.settings import Recipe, recipe, tables_of
 
 MIXER = "sliding_window(window=33)"  # of a training that names none
+BUCKETED = ("training.accumulate=4",)  # clients of like length share a part of a batch
 ENDLESS = 100_000_000  # updates: time ends the training
 
 

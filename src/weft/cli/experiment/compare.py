@@ -26,13 +26,19 @@ from weft.cli.experiment.grid_options import (
 from weft.cli.options import (
     Changes,
     DeviceOption,
+    Events,
     GroupColumn,
+    IdColumn,
     LabelColumn,
+    Last,
     Minutes,
+    OutOfTime,
     SecondColumn,
     Steps,
     Tables,
     TextColumn,
+    TimeColumn,
+    UntilColumn,
 )
 
 NO_MIXERS = "say which mechanisms: --mixers full,longformer,... (`weft mixers` lists them)"
@@ -61,6 +67,12 @@ def compare(
     global_after: Annotated[
         str | None, typer.Option(help="A string, e.g. '. ', whose last characters are global.")
     ] = None,
+    events: Events = None,
+    id_: IdColumn = None,
+    time: TimeColumn = None,
+    until: UntilColumn = None,
+    out_of_time: OutOfTime = None,
+    last: Last = None,
     seeds: Annotated[int, typer.Option(min=1, help="Trainings of each mechanism.")] = 1,
     lengths: Annotated[
         str | None, typer.Option(help="Lengths of the task, separated by commas.")
@@ -103,7 +115,10 @@ def compare(
         "label": label, "second": second, "seeds": seeds, "lengths": lengths, "steps": steps,
         "minutes": minutes, "device": device, "changes": change or [], "target": target,
         "span_samples": span_samples, "unfused": unfused, "plugins": named(), "fast": fast,
-        "global_text": global_text, "global_after": global_after, "group": group,
+        "global_text": global_text, "global_after": global_after, "group": group, "events": events,
+        "event_options": {
+            "id": id_, "time": time, "until": until, "out_of_time": out_of_time, "length": last,
+        },
     }  # fmt: skip
     grid = _grid(out, wanted)
     chosen = options(jobs, cell_minutes, memory_limit, retry, engine, address)
@@ -122,10 +137,10 @@ def _grid(out: Path, wanted: dict[str, Any]) -> Any:
     """The grid that the options describe, or the one of the folder if they describe none."""
     from weft.arena.grid.grid import Grid, numbers, read_grid
 
-    if not any(wanted[key] for key in ("task", "mixers", "recipe", "data")):
+    if not any(wanted[key] for key in ("task", "mixers", "recipe", "data", "events")):
         if not (out / "grid.json").exists():
             raise typer.BadParameter(
-                "say what to compare: --task and --mixers, or --recipe, or --data; "
+                "say what to compare: --task and --mixers, or --recipe, --data or --events; "
                 f"{out} holds no comparison to go on with"
             )
         return read_grid(out)
@@ -181,6 +196,15 @@ def _changes(wanted: dict[str, Any]) -> list[str]:
         table = table_from_options(files[0] if len(files) == 1 else files, **columns)
         typer.echo(printable(describe(table)))
         found.append(f"task={table}")
+    elif wanted["events"]:
+        from weft.arena.experiment.short import BUCKETED
+        from weft.arena.tasks.events.describe import describe_events
+        from weft.arena.tasks.events.task import events_from_options
+        from weft.printable import printable
+
+        task = events_from_options(wanted["events"], wanted["label"], **wanted["event_options"])
+        typer.echo(printable(describe_events(task)))
+        found += [f"task={task}", *BUCKETED]
     elif wanted["task"]:
         found.append(f"task={wanted['task']}")
     found += budget(wanted["steps"], wanted["minutes"], scheduled=bool(wanted["recipe"]))

@@ -13,13 +13,19 @@ from weft.cli.experiment.grid_options import STOPPED, Fast
 from weft.cli.options import (
     Changes,
     DeviceOption,
+    Events,
     GroupColumn,
+    IdColumn,
     LabelColumn,
+    Last,
     Minutes,
+    OutOfTime,
     SecondColumn,
     Steps,
     Tables,
     TextColumn,
+    TimeColumn,
+    UntilColumn,
 )
 
 
@@ -38,6 +44,12 @@ def train(
     number: Annotated[
         bool, typer.Option("--number", help="The label is a number to predict, not a class.")
     ] = False,
+    events: Events = None,
+    id_: IdColumn = None,
+    time: TimeColumn = None,
+    until: UntilColumn = None,
+    out_of_time: OutOfTime = None,
+    last: Last = None,
     steps: Steps = None,
     minutes: Minutes = None,
     change: Changes = None,
@@ -48,7 +60,7 @@ def train(
     seed: Annotated[int | None, typer.Option(min=0)] = None,
     fast: Fast = False,
 ) -> None:
-    """Train what a settings file describes, or on your table; a stopped run goes on where it was.
+    """Train what a settings file describes, or on your table or events; it can be resumed.
 
     Several devices: torchrun --nproc-per-node 8 -m weft train ..., with a table [training.mesh].
 
@@ -63,9 +75,11 @@ def train(
     from weft.training.checkpoints.run_folder import check_place
     from weft.use.fit import train_in
 
-    tables = data or []
-    if (settings is None) == (not tables):
-        raise typer.BadParameter("give a settings file, or a table: --data reviews.csv --out RUN")
+    tables = data or events or []
+    if (settings is not None) + bool(data) + bool(events) != 1:
+        raise typer.BadParameter(
+            "give a settings file, a table or events: --data reviews.csv --out RUN"
+        )
     folder = out or Path("runs") / Path(settings or tables[0]).stem
     check_place(folder)
     changes = list(change or [])
@@ -75,6 +89,9 @@ def train(
         columns = {"text": text, "label": label, "second": second, "group": group}
         columns["number"] = number or None
         experiment = _of_table(data, columns, mixer, steps, minutes, changes)
+    elif events:
+        own = {"id": id_, "time": time, "until": until, "out_of_time": out_of_time, "length": last}
+        experiment = _of_events(events, label, own, mixer, steps, minutes, changes)
     else:
         experiment = _of_settings(str(settings), mixer, steps, minutes, changes)
     if fast:
@@ -82,13 +99,14 @@ def train(
 
         experiment = for_speed(experiment)
     watch = Watch(console(error=True))
-    outcome = train_in(folder, experiment, watch, began=began, scored=bool(data))
+    outcome = train_in(folder, experiment, watch, began=began, scored=bool(tables))
     leave()
     if rank():  # of several processes the first one tells
         raise typer.Exit(STOPPED if outcome.status == "interrupted" else 0)
     note(folder)
     if outcome.status == "interrupted":
-        named = shlex.join(f"--data={path}" for path in tables)
+        option = "--data" if data else "--events"
+        named = shlex.join(f"{option}={path}" for path in tables)
         what = shlex.quote(settings) if settings else named
         again = f"weft train {what} --out {shlex.quote(str(folder))}"
         typer.echo(f"stopped and saved after step {outcome.steps}; to go on: {again} ...", err=True)
@@ -96,7 +114,7 @@ def train(
     typer.echo(
         f"{outcome.steps} steps in {outcome.seconds:.0f} s; {_best(outcome, experiment)}", nl=False
     )
-    if not data:
+    if not tables:
         typer.echo(f"; weft eval {folder} scores it on the test split")
         return
     typer.echo("")
@@ -147,6 +165,27 @@ def _of_table(
     return short_recipe(changes, steps, task=task, mixer=mixer or MIXER).experiment
 
 
+def _of_events(
+    files: list[str],
+    label: str,
+    columns: dict[str, Any],
+    mixer: str | None,
+    steps: int | None,
+    minutes: float | None,
+    changes: list[str],
+) -> Any:
+    """The experiment of events, which are described on the screen."""
+    from weft.arena.experiment.short import BUCKETED, MIXER, budget, short_recipe
+    from weft.arena.tasks.events.describe import describe_events
+    from weft.arena.tasks.events.task import events_from_options
+    from weft.printable import printable
+
+    task = events_from_options(files, label, **columns)
+    typer.echo(printable(describe_events(task)))
+    changes = [*BUCKETED, *budget(steps, minutes), *changes]
+    return short_recipe(changes, steps, task=task, mixer=mixer or MIXER).experiment
+
+
 def _show_finished(folder: Path, experiment: Any) -> None:
     from weft.use.fit import finished
     from weft.use.show import score_lines
@@ -155,4 +194,8 @@ def _show_finished(folder: Path, experiment: Any) -> None:
     for line in score_lines(model.scores):
         typer.echo(line)
     typer.echo(f"report: {model.report}")
+    if experiment.task.name == "events":
+        python = f"weft.predict_events(weft.load({str(folder)!r}), FILE)"
+        typer.echo(f"use it: weft predict {folder} --events FILE, or {python}")
+        return
     typer.echo(f"use it: weft predict {folder} FILE, or weft.load({str(folder)!r}).predict(texts)")

@@ -78,6 +78,11 @@ def usable(model: Any) -> Usage:
             f"predict gives labels, and this model learned {usage.kind!r}; text is continued by "
             "`weft generate RUN --prompt ...` and model.generate(ids, max_new_tokens=...)"
         )
+    if usage.events:
+        raise WeftError(
+            "this model reads events of clients, not texts: weft predict RUN --events FILE, or "
+            "weft.predict_events(model, FILE)"
+        )
     if usage.tokens == "none":
         raise WeftError(
             f"the task {usage.task!r} is not made of text; call the model with ids: model(ids)"

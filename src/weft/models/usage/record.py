@@ -4,6 +4,7 @@
     labels      the classes in the order of the head's outputs, as the training data wrote them
     tokens      how text becomes ids: "bytes", "tokenizer.json", or "none": the task is not text
     columns     the names that the texts had in the training data
+    events      of tasks made of events: their columns and how each is encoded
     settings    of the experiment, as a settings file has them
 
 A folder of weft 0.1.0 has no such file: its model loads, and predicts from ids alone.
@@ -43,6 +44,7 @@ class Usage:
     global_after: str = ""  # the last character of each is global
     marks_global: bool = False  # whether the model takes `is_global`
     marks: dict[str, str] = field(default_factory=dict)  # rules by mark (mark_rules.py)
+    events: dict[str, Any] = field(default_factory=dict)  # weft.events.encoders reads it
     settings: dict[str, Any] = field(default_factory=dict)
     weft: str = __version__  # the version that trained it
     tokenizer: str | None = None  # the text of tokenizer.json

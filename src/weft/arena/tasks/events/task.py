@@ -31,7 +31,7 @@ from weft.events.rows import channels
 from weft.events.store import Store, build_store
 from weft.training.scores.ranking import gini
 
-VERSION = 1  # of what the cache holds
+VERSION = 2  # of what the cache holds
 TRAIN, VALID, TEST = range(3)
 
 
@@ -99,6 +99,11 @@ class Events:
         return {"channels": channels(encoders), "categories": encoders.sizes}
 
     @property
+    def encoding(self) -> dict[str, Any]:
+        """How columns are encoded, as plain values that travel with a model."""
+        return self.prepared.store.encoders.plain()
+
+    @property
     def metric(self) -> Literal["gini", "accuracy"]:
         """Gini of two classes, accuracy of several."""
         return "gini" if self.classes == 2 else "accuracy"
@@ -154,6 +159,13 @@ class Events:
         return "\n".join(lines)
 
 
+def events_from_options(data: Sequence[str], label: str, **given: Any) -> Events:
+    """The task of some files, by the options of a command line; None is left out."""
+    found = {name: value for name, value in given.items() if value is not None}
+    files: Any = data[0] if len(data) == 1 else tuple(data)
+    return Events(data=files, label=label, **found)
+
+
 class PreparedEvents(NamedTuple):
     """All clients of the files, with their classes and splits."""
 
@@ -203,9 +215,10 @@ def _prepared(task: Events, stamps: tuple[tuple[str, int, int], ...]) -> Prepare
     found = cached("events", wanted, build)
     store = stored(found)
     labels, names = _classes(store)
+    unlabelled = int((labels < 0).sum())
+    labels = np.where(store.lengths > 0, labels, -1)  # nothing to read: the store's remarks say so
     splits = np.where(labels < 0, -1, _splits(task, store))
     _check_splits(splits, task)
-    unlabelled = int((labels < 0).sum())
     remarks = [*store.remarks]
     remarks += [f"{unlabelled:,} clients have no {task.label}: left out"] if unlabelled else []
     return PreparedEvents(

@@ -17,7 +17,8 @@ def scaled() -> tuple[NumberScale, ...]:
     """The scales of the numbers, from training clients of seed 0: the same for all."""
     found = Generator().clients(np.arange(FITTED_ON), np.zeros(FITTED_ON))
     real = np.arange(found.codes.shape[1]) < found.lengths[:, None]
-    samples = [Sample(np.random.Generator(np.random.PCG64(k))) for k in range(len(NUMBERS))]
+    samples = [Sample() for _ in NUMBERS]
     for k, each in enumerate(samples):
-        each.add(found.numbers[..., k][real].astype(np.float64))
+        rng = np.random.Generator(np.random.PCG64(k))
+        each.add(found.numbers[..., k][real].astype(np.float64), rng.random(int(real.sum())))
     return tuple(each.numbers("quantile") for each in samples)
