@@ -42,6 +42,7 @@ class KeptPlaces:
         self.held = np.zeros((1, 0), dtype=np.int64)  # (1 or b, k); −1: nothing
         self.read = self.held  # (1 or b, k + n): what the queries of the last call may read
         self.index: np.ndarray | None = None  # (1 or b, k'): which of `read` are held; None: all
+        self._moved: tuple[Any, Tensor] | None = None  # that index on a device
 
     def advance(self, before: int, new: int, real: np.ndarray | None) -> None:
         """Note `new` tokens behind the first `before`; the layers of one forward agree on it."""
@@ -84,6 +85,15 @@ class KeptPlaces:
         every = [keeps(pattern, places, now) for pattern in self.patterns]
         return np.logical_or.reduce(every)
 
+    def index_on(self, device: torch.device) -> Tensor | None:
+        """`index` as a tensor, copied once for all the layers of a forward pass."""
+        if self.index is None:
+            return None
+        if self._moved is None or self._moved[0] is not self.index:
+            made = torch.from_numpy(np.ascontiguousarray(self.index)).to(device)
+            self._moved = (self.index, made)
+        return self._moved[1].to(device)
+
     def select(self, rows: np.ndarray) -> None:
         """Other rows of the batch, in this order."""
         if len(self.held) > 1:
@@ -115,7 +125,7 @@ class PatternCacheLayer(DynamicLayer):
         self.kept.advance(self.seen, new, self.cache.real)
         self.seen += new
         keys, values = _after(self.keys, key_states), _after(self.values, value_states)
-        index = self.kept.index
+        index = self.kept.index_on(keys.device)
         self.keys, self.values = (x if index is None else _picked(x, index) for x in (keys, values))
         return keys, values
 
@@ -245,9 +255,8 @@ def _after(held: Tensor | None, new: Tensor) -> Tensor:
     return torch.cat((held, new), dim=2) if held is not None and held.numel() else new
 
 
-def _picked(x: Tensor, index: np.ndarray) -> Tensor:
-    """x (b, g, m, d) at index (1 or b, k), a copy: the dropped keys free their memory."""
-    chosen = torch.from_numpy(np.ascontiguousarray(index)).to(x.device)
+def _picked(x: Tensor, chosen: Tensor) -> Tensor:
+    """x (b, g, m, d) at chosen (1 or b, k), a copy: the dropped keys free their memory."""
     if len(chosen) == 1:
         return x.index_select(2, chosen[0])
     return x.gather(2, chosen[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))

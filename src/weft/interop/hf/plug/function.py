@@ -20,11 +20,13 @@ from weft.errors import Unsupported, WeftError
 from weft.interop.hf.plug.facts import MaskFacts
 from weft.interop.hf.plug.layers import LayerPatterns, made_causal
 from weft.interop.hf.plug.modules import place_of
+from weft.interop.hf.plug.near_sinks import frequencies_of, split_sinks, turned_back
 from weft.interop.hf.plug.packed import attend_documents
 from weft.interop.hf.plug.plan import MaskPlan
 from weft.interop.hf.plug.scores import (
     ScoreOptions,
     attend_masked,
+    attend_masked_near,
     attend_sparsely,
     bias_table,
 )
@@ -65,11 +67,13 @@ class PatternAttentionFunction:
         """q (b, h, n, d), k and v (b, g, m, d) -> (b, n, h, d)."""
         self.calls += 1
         _refuse_others(others)
-        options = ScoreOptions(scaling, dropout, position_bias, s_aux)
+        near = frequencies_of(module)
+        options = ScoreOptions(scaling, dropout, position_bias, s_aux, near)
         place, mask = place_of(module), attention_mask
         if place.cross:
             out = _attend_source(query, key, value, mask, options)
         elif isinstance(mask, Tensor):
+            _refuse_near(near)
             pattern = self._pattern(place.side, place.layer)
             out = _attend_tensor(query, key, value, mask, pattern, options)
         else:
@@ -121,8 +125,7 @@ def _attend_whole(
     if facts is None or (options.bias is not None and table is None):
         _warn_dense("a mask or a bias that is not a pattern")
         every = torch.arange(plan.total, device=q.device)[None]
-        allowed = _allowed(plan, pattern, every, every, q.shape[1], length=plan.total)
-        return attend_masked(q, k, v, allowed, options)
+        return _attend_pairs(q, k, v, plan, pattern, options, (every, every, plan.total))
     pattern = _within(facts, pattern, q.shape[1])
     if facts.segments is not None:
         segments = facts.segments.to(q.device)
@@ -169,7 +172,28 @@ def _attend_after(
         if follow and (own.relative or int(cols[0, 0]) == 0):
             return attend_sparsely(q, k, v, own, options)
     rows = torch.arange(plan.query_start, plan.total, device=q.device)[None]
-    return attend_masked(q, k, v, _allowed(plan, pattern, rows, cols, heads), options)
+    return _attend_pairs(q, k, v, plan, pattern, options, (rows, cols, None))
+
+
+def _attend_pairs(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: MaskPlan,
+    pattern: Pattern,
+    options: ScoreOptions,
+    where: tuple[Tensor, Tensor, int | None],
+) -> Tensor:
+    """The equation for queries and keys at (rows, cols), of a text of a length if that is known."""
+    (rows, cols, length), heads = where, q.shape[1]
+    allowed = _allowed(plan, pattern, rows, cols, heads, length)
+    split = None if options.near is None else split_sinks(made_causal(pattern, heads))
+    if split is None or options.near is None:
+        return attend_masked(q, k, v, allowed, options)
+    rest = _allowed(plan, split.rest, rows, cols, heads, length)
+    ranks = plan.ranks.to(q.device)[:, rows[0]]
+    turned = turned_back(q, ranks, split, options.near)
+    return attend_masked_near(q, k, v, (allowed & rest, allowed & ~rest), turned, options)
 
 
 def _allowed(
@@ -308,6 +332,14 @@ def _moved(x: Tensor, order: Tensor) -> Tensor:
 def _contiguous(real: Tensor) -> bool:
     """Whether the real tokens of each row follow each other."""
     return bool(((real[:, 1:] != real[:, :-1]).sum(1) + real[:, 0].long() <= 2).all())
+
+
+def _refuse_near(near: Tensor | None) -> None:
+    if near is not None:
+        raise Unsupported(
+            "a mask of pairs says nothing about positions, which first tokens at the nearest "
+            "position need; give a mask of tokens (b, n)"
+        )
 
 
 def _warn_dense(what: str) -> None:

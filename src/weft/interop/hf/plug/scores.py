@@ -8,8 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from weft.errors import Unsupported
+from weft.interop.hf.plug.near_sinks import SinkSplit, split_sinks, turned_back
 from weft.kernels.attend.api import attend
 from weft.kernels.attend.bias import Bias
+from weft.kernels.attend.merge import merge
 from weft.kernels.dense.reference import dense_attention
 from weft.patterns import Pattern
 
@@ -23,6 +26,7 @@ class ScoreOptions(NamedTuple):
     dropout: float = 0.0
     bias: Tensor | None = None  # (1 or b, h, n, m), added to the scores
     sinks: Tensor | None = None  # (h,): the score of a key without a value
+    near: Tensor | None = None  # (d/2,): rotary frequencies; first keys at the nearest position
 
 
 def attend_sparsely(
@@ -40,10 +44,68 @@ def attend_sparsely(
     wide = max(width, q.shape[-1])
     q, k, v = (F.pad(x, (0, wide - x.shape[-1])) if x.shape[-1] < wide else x for x in (q, k, v))
     given = {"scale": scale, "dropout": options.dropout, "bias": table, **labels}
+    split = None if options.near is None else split_sinks(pattern)
+    if split is not None:
+        return _attend_near(q, k, v, split, options, given)[..., :width]
     if options.sinks is None:
         return attend(q, k, v, pattern, **given)[..., :width]
     out, lse = attend(q, k, v, pattern, return_lse=True, **given)
     return with_sinks(out, lse, options.sinks)[..., :width]
+
+
+def _attend_near(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    split: SinkSplit,
+    options: ScoreOptions,
+    given: dict[str, Any],
+) -> Tensor:
+    """Self-attention whose first keys are read at the nearest position; real tokens come first."""
+    assert options.near is not None
+    _refuse_with_near(options)
+    n, m = q.shape[2], k.shape[2]
+    rows = torch.arange(m - n, m, device=q.device)
+    cols = torch.arange(min(split.count, m), device=q.device)
+    hidden = split.rest.sees(rows[:, None], cols, m) | (cols > rows[:, None])  # (n, s)
+    allowed = ~hidden[None, None]
+    if given.get("valid") is not None:
+        allowed = allowed & given["valid"][:, None, None, : len(cols)]
+    turned = turned_back(q, rows[None], split, options.near)
+    first = (k[:, :, : len(cols)], v[:, :, : len(cols)])
+    sinks = dense_attention(turned, *first, mask=allowed, scale=given["scale"])
+    rest = attend(q, k, v, split.rest, return_lse=True, **given)
+    return merge([rest, sinks])[0]
+
+
+def attend_masked_near(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    allowed: tuple[Tensor, Tensor],
+    turned: Tensor,
+    options: ScoreOptions,
+) -> Tensor:
+    """`attend_masked` with queries `turned` for the keys of the second mask; masks (…, n, m)."""
+    _refuse_with_near(options)
+    rows = max(1, _AT_ONCE // k.shape[2])
+    parts = []
+    for start in range(0, q.shape[2], rows):
+        span = slice(start, start + rows)
+        both = [
+            dense_attention(x[:, :, span], k, v, mask=mask[:, :, span], scale=options.scale)
+            for x, mask in ((q, allowed[0]), (turned, allowed[1]))
+        ]
+        parts.append(merge(both)[0])
+    return torch.cat(parts, dim=2)
+
+
+def _refuse_with_near(options: ScoreOptions) -> None:
+    if options.bias is not None or options.sinks is not None or options.dropout:
+        raise Unsupported(
+            "first tokens at the nearest position go with no bias, no learned sinks and no dropout "
+            "of weights; set attention_dropout to 0, or leave keys(first=...) out"
+        )
 
 
 def attend_masked(

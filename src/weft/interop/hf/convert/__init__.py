@@ -1,0 +1,1 @@
+"""A dense pretrained Transformers model as a long, sparse one: `weft convert`."""
