@@ -234,6 +234,8 @@ def train(
     shown = [0.0]
 
     def show(p: Any) -> None:
+        if time.monotonic() > study.told.until:
+            raise TimeoutError(f"{variant} stopped at step {p.step}: --seconds are over")
         if time.monotonic() - shown[0] > 5 or p.step == p.steps:
             shown[0] = time.monotonic()
             print(f"{variant}: {p.step}/{p.steps} loss {p.loss:.4f} {p.seconds:.0f} s "
@@ -301,15 +303,19 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=3e-4)
     parser.add_argument("--longs", type=int, default=2, help="mixes that are trained")
     parser.add_argument("--mix", action="append", help="train these mixes")
-    parser.add_argument("--faster", type=float, default=3.0, help="prefill of a mix, at least")
+    parser.add_argument("--faster", type=float, default=2.9, help="prefill of a mix, at least")
+    parser.add_argument("--seconds", type=float, default=540, help="nothing is begun after these")
     parser.add_argument("--tiny", action="store_true")
     told = parser.parse_args()
     sizes = TINY if told.tiny else Sizes()
     study = Study(sizes, told, *read_data(told, sizes), Path(told.out) / "dense_to_long.jsonl")
     print(f"{len(study.train)} rows to train on, {len(study.held)} held out", flush=True)
     began = time.monotonic()
-    failed = 0
+    failed, told.until = 0, began + told.seconds
     for part in told.parts.split(","):
+        if time.monotonic() > told.until:
+            print(f"{part} is left out: --seconds are over", flush=True)
+            continue
         if part not in ("long", "mixes") and study.known(part):
             continue
         try:
