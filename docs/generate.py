@@ -383,7 +383,10 @@ def result_sections() -> dict[Path, dict[str, str]]:
     all_both, all_causal = found["h200_all_bidirectional"], found["h200_all_causal"]
     return {
         DOCS / "speed.md": tables,
-        ROOT / "README.md": {"results": summary(all_both, all_causal)},
+        ROOT / "README.md": {
+            "results": summary(all_both, all_causal),
+            "long": long_table(found["h200_lra_accuracy"], found["h200_lra_text_speed"], all_both),
+        },
         DOCS / "lra.md": {
             **lra_sections(
                 found["h200_lra_accuracy"],
@@ -630,6 +633,45 @@ def _by_length(
         f"| `{name}` | " + " | ".join(cell(name, n) for n in lengths) + " |" for name in order
     ]
     return "\n".join(lines)
+
+
+LONG = (  # on README's first screen: dense attention, the sparse and linear ones of three tasks
+    "full", "longformer", "bigbird", "sparse_transformer", "linear_transformer", "performer",
+)  # fmt: skip
+
+
+def long_table(
+    scores: list[dict[str, Any]], trainings: list[dict[str, Any]], layers: list[dict[str, Any]]
+) -> str:
+    """Quality, speed and memory beside dense attention: accuracies, updates, layers."""
+    tasks = ("listops", "text", "image")
+    right = {(r["label"], r["task"]): r["test_score"] for r in scores if r["status"] == "done"}
+    updates, memory = (
+        _cells(table(trainings), -1) for table in (lra_speed_table, lra_memory_table)
+    )
+    layer = {
+        (r["case"], r["measure"]): r["ratio_to_dense"]
+        for r in layers
+        if r["length"] == 65_536 and r.get("ratio_to_dense")
+    }
+    lines = [
+        "| mechanism | ListOps, 2,000 | Text, 1,000 | Image, 1,024 | update, 16,384 | memory | "
+        "layer, 65,536 | memory |",
+        "|---|" + "---:|" * 7,
+    ]
+    for name in LONG:
+        found = [f"{100 * right[name, task]:.1f}" for task in tasks]
+        found += ["1.00×"] * 2 if name == "full" else [updates[name], memory[name]]
+        found.append(f"{1 / layer[name, 'forward+backward']:.1f}×")
+        found.append(f"{layer[name, 'memory']:.2f}×")
+        lines.append(f"| `{name}` | " + " | ".join(found) + " |")
+    return "\n".join(lines)
+
+
+def _cells(table: str, column: int) -> dict[str, str]:
+    """One column of a Markdown table by the name in the first, without its marks."""
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    return {row[0].split("`")[1]: row[column].replace("\\*", "") for row in rows}
 
 
 def _runs(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:

@@ -30,8 +30,8 @@ from weft.layers.padding import take, zero_padding
 from weft.layers.projections.dense import join_heads, side_by_side, split_heads
 from weft.mixers.base import MIXERS, Frame, Mixer, Traits
 from weft.mixers.base.contract import check_plain_heads
-from weft.mixers.base.under_pattern import PatternAttention, pattern_traits
-from weft.patterns import Causal, Dilated, Full, Keys, Pattern, PerHead, Sliding
+from weft.mixers.base.under_pattern import EVERY_KEY, PatternAttention, pattern_traits
+from weft.patterns import Causal, Dilated, Keys, Pattern, PerHead, Sliding
 from weft.patterns.derive import mask
 
 
@@ -150,7 +150,7 @@ class LongformerAttention(PatternAttention):
         out = self._window_and_globals(q, k, v, valid, is_global, chosen, real)
         if chosen.shape[1]:
             q, k, v = self._global_heads(x, q, k, v, chosen)
-            rows = attend(q, k, v, Full(), valid=valid, dropout=self.dropout)
+            rows = attend(q, k, v, EVERY_KEY, valid=valid, dropout=self.dropout)
             out = _replace(out, rows, chosen, real)
         return self.project.out(out)
 
@@ -172,7 +172,7 @@ class LongformerAttention(PatternAttention):
             if self.own_projections
             else self.first_rows_heads(x, count)
         )
-        return self.project.out(attend(*heads, Full(), valid=valid, dropout=self.dropout))
+        return self.project.out(attend(*heads, EVERY_KEY, valid=valid, dropout=self.dropout))
 
     def _leading(self, x: Tensor, valid: Tensor | None) -> Tensor:
         """The leading tokens are global: slices instead of gathers."""
@@ -184,7 +184,7 @@ class LongformerAttention(PatternAttention):
         q, k, v = (
             self._global_projections(x, count) if self.own_projections else (q[:, :, :count], k, v)
         )
-        rows = attend(q, k, v, Full(), valid=valid, dropout=self.dropout)
+        rows = attend(q, k, v, EVERY_KEY, valid=valid, dropout=self.dropout)
         joined = torch.cat((join_heads(rows), join_heads(out[:, :, count:])), dim=1)  # (b, n, c)
         return self.project.to_out(joined)
 

@@ -130,6 +130,7 @@ class NSAAttention(Mixer):
         self.to_out = nn.Linear(width, frame.dim, bias=frame.bias)
         sizes = (config.compress, config.span, config.stride, frame.head_dim)
         self.compress_k, self.compress_v = OverlapCompression(*sizes), OverlapCompression(*sizes)
+        self.window = Causal() & Sliding(config.window)
 
     def mix(
         self,
@@ -179,7 +180,7 @@ class NSAAttention(Mixer):
         cmp, chosen = self.look(q, slots, start, selected[0].shape[2], dropout)
         sizes = {"block": config.block, "start": start, "dropout": dropout}
         slc = attend_selected(turned, *selected, chosen, **sizes)
-        win = attend(turned, *near, Causal() & Sliding(config.window), dropout=dropout)
+        win = attend(turned, *near, self.window, dropout=dropout)
         return cmp, slc, win
 
     def look(

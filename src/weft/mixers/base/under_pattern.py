@@ -32,6 +32,8 @@ from weft.mixers.base import AttentionMixer, Frame, State, Traits
 from weft.patterns import Causal, Full, Pattern
 from weft.patterns.derive import keeps, mask
 
+# Made once: where a compiled graph breaks around `attend`, it reads a pattern but cannot make one.
+EVERY_KEY = remember_spec(Full())
 SEGMENTS = Mark("segments", "number", "the document of a packed row that a token belongs to")
 
 
@@ -125,7 +127,7 @@ class PatternAttention(AttentionMixer):
         segments: Tensor | None = None,
     ) -> Tensor:
         """The fastest kernel for the pattern; a context is read in full."""
-        pattern = Full() if crossing else self.pattern
+        pattern = EVERY_KEY if crossing else self.pattern
         bias = self.positions.at if self.positions.biased and not crossing else None
         # Of a context, `valid` says nothing about the queries: they are not aligned with it.
         settings: dict[str, Any] = {"bias": bias, "dropout": self.dropout, "aligned": not crossing}
