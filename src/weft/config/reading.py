@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args, get_origin
 
 from weft.config.settings import (
     UNIONS,
-    Family,
+    ConfigFamily,
     Table,
     bound,
     family_in,
@@ -40,7 +40,7 @@ class At(NamedTuple):
 
     where: str
     short: bool = False
-    home: Family | None = None  # of the config around it
+    home: ConfigFamily | None = None  # of the config around it
 
     def under(self, key: str | int) -> At:
         """A place inside."""

@@ -25,7 +25,7 @@ Table = dict[str, Any]
 UNIONS = (Union, types.UnionType)
 
 
-class Family(Protocol):
+class ConfigFamily(Protocol):
     """A registry: what the hint of a setting names."""
 
     family: str
@@ -50,7 +50,7 @@ def name_of(cls: type[Any]) -> str:
     return vars(cls).get("_registered", (cls.__name__, None))[0]
 
 
-def family_of(cls: type[Any]) -> Family | None:
+def family_of(cls: type[Any]) -> ConfigFamily | None:
     """The registry of a class, if it is in one."""
     return vars(cls).get("_registered", ("", None))[1]
 
@@ -123,7 +123,7 @@ def _parts(value: Any) -> Iterator[Any]:
             yield from _parts(getattr(value, field.name))
 
 
-def family_in(hint: Any) -> Family | None:
+def family_in(hint: Any) -> ConfigFamily | None:
     """The registry that a hint names; of a union, the one of its first member that has one."""
     if get_origin(hint) in UNIONS:
         return next(filter(None, map(family_in, get_args(hint))), None)
