@@ -39,7 +39,7 @@ def usage_of(experiment: Experiment, model: Any, objective: Any, taken: set[str]
         global_after=getattr(task, "global_after", ""),
         marks_global=ruled and "is_global" in taken,
         marks={name: rule for name, rule in experiment.marks.items() if name in taken},
-        events=getattr(task, "encoding", {}),
+        events=getattr(task, "encoded_events", {}),
         settings=located(experiment).tables(),
         tokenizer=file,
     )

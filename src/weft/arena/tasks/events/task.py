@@ -99,7 +99,7 @@ class Events:
         return {"channels": channels(encoders), "categories": encoders.sizes}
 
     @property
-    def encoding(self) -> dict[str, Any]:
+    def encoded_events(self) -> dict[str, Any]:
         """How columns are encoded, as plain values that travel with a model."""
         return self.prepared.store.encoders.plain()
 
