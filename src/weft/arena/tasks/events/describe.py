@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from weft.arena.tasks.base import SPLITS
-from weft.arena.tasks.events.leaks import Alone, columns_alone
+from weft.arena.tasks.events.leaks import TellingColumn, columns_alone
 from weft.events.pieces import SECONDS
 
 SHOWN = 3  # columns whose score alone is said
@@ -22,11 +22,11 @@ def describe_events(task: Any) -> str:
     return "\n".join(line for part in parts for line in part(task, found))
 
 
-def alone(task: Any) -> list[Alone]:
+def alone(task: Any) -> list[TellingColumn]:
     """How well each column ranks validation clients by itself; of several classes, the best."""
     found = task.prepared
     train, judged = (np.flatnonzero(found.splits == place) for place in (0, 1))
-    best: dict[str, Alone] = {}
+    best: dict[str, TellingColumn] = {}
     wanted = [1] if len(found.names) == 2 else range(min(len(found.names), MOST_CLASSES))
     for label in wanted:
         for each in columns_alone(found.store, train, judged, found.labels == label):

@@ -22,7 +22,7 @@ PRIOR = 20.0  # events of the usual share that a category's share starts from
 
 
 @dataclass(frozen=True)
-class Alone:
+class TellingColumn:
     """How well a column ranks clients by itself."""
 
     column: str
@@ -40,7 +40,7 @@ class Alone:
 
 def columns_alone(
     store: Store, train: np.ndarray, judged: np.ndarray, labels: np.ndarray
-) -> list[Alone]:
+) -> list[TellingColumn]:
     """Every column's best statistic, the strongest first; `labels` (clients,) are 0 and 1."""
     rng = np.random.Generator(np.random.PCG64(0))
     train, judged = (
@@ -53,13 +53,13 @@ def columns_alone(
     fitted = np.isin(both, train)
     if len(set(own[fitted])) < 2 or len(set(own[~fitted])) < 2:
         return []
-    best: dict[str, tuple[float, Alone]] = {}
+    best: dict[str, tuple[float, TellingColumn]] = {}
     for column, statistic, values in _statistics(store, both, own, fitted):
         values = np.nan_to_num(values, nan=np.inf)  # missing ranks together, at one end
         seen = gini(values[fitted], own[fitted])
         other = gini(values[~fitted], own[~fitted]) * (1 if seen >= 0 else -1)
         if column not in best or abs(seen) > best[column][0]:
-            best[column] = (abs(seen), Alone(column, statistic, other))
+            best[column] = (abs(seen), TellingColumn(column, statistic, other))
     return sorted((alone for _, alone in best.values()), key=lambda one: -one.gini)
 
 
