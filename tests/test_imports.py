@@ -21,7 +21,7 @@ LAYERS = [
     ["spec", "plugins"],
     ["config"],
     ["registry", "rows", "environment", "metrics"],
-    ["patterns", "events"],
+    ["patterns", "events", "sound", "dna"],
     ["kernels"],
     ["layers"],
     ["mixers", "feedforward"],

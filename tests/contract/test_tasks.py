@@ -13,6 +13,7 @@ SMALL = {
     "key_value(pairs=8, symbols=32, values=16, train=200, valid=50, test=50)": 0.0,
     "key_value_uuid(pairs=2, train=60, valid=20, test=20)": 0.0,
     "transactions(length=64, train=40, valid=20, test=20)": 0.0,
+    "long_promoters(bases=150, groups=1, train=40, valid=20, test=20)": 0.0,
     "reversal(length=8, train=300, valid=50, test=50)": 0.4,
 }
 

@@ -9,6 +9,7 @@ from weft.models.heads.electra import Electra, ElectraModule
 from weft.models.heads.fill_mask import Filled, fill_mask
 from weft.models.heads.language_model import LanguageModel, LanguageModelModule
 from weft.models.heads.mask_predict import mask_predict
+from weft.models.heads.strands import StrandClassifier, StrandClassifierModule
 from weft.models.presets import PRESETS, preset
 from weft.models.pruning.heads import head_importance, keep_heads, prune_heads
 from weft.models.pruning.layers import every_other, prune_layers
@@ -27,6 +28,7 @@ from weft.models.trunks.funnel import Funnel, FunnelModule
 from weft.models.trunks.perceiver_io import PerceiverIO, PerceiverIOModule
 from weft.models.trunks.power_bert import PowerBert, PowerBertModule
 from weft.models.trunks.swin_transformer import SwinTransformer, SwinTransformerModule
+from weft.models.trunks.waveform import Waveform, WaveformModule
 
 __all__ = [
     "DEPTHS",
@@ -65,9 +67,13 @@ __all__ = [
     "ReZero",
     "Stack",
     "StackModule",
+    "StrandClassifier",
+    "StrandClassifierModule",
     "SwinTransformer",
     "SwinTransformerModule",
     "Universal",
+    "Waveform",
+    "WaveformModule",
     "config_from_dict",
     "config_to_dict",
     "every_other",

@@ -17,6 +17,7 @@ from weft.objectives.early_exit import EarlyExits
 from weft.objectives.electra import ElectraObjective
 from weft.objectives.masked_lm import MaskedLM
 from weft.objectives.match import Match
+from weft.objectives.modalities.both_strands import BothStrands
 from weft.objectives.mpnet import MPNet
 from weft.objectives.permuted_lm import PermutedLM
 from weft.objectives.pixel_lm import PixelLM
@@ -27,6 +28,7 @@ from weft.objectives.span_corruption import SpanCorruption
 __all__ = [
     "OBJECTIVES",
     "Batch",
+    "BothStrands",
     "CausalLM",
     "Classify",
     "ConditionalMaskedLM",

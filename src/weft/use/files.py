@@ -27,6 +27,7 @@ from weft.arena.tasks.table.streams import (
     open_text,
     stream_table,
 )
+from weft.dna.fasta import is_fasta, read_fasta
 from weft.errors import WeftError
 from weft.models.usage.predict import (
     BATCH_TOKENS,
@@ -38,6 +39,7 @@ from weft.models.usage.predict import (
     usable,
 )
 from weft.models.usage.record import Usage
+from weft.sound.files import ENDINGS as SOUNDS
 
 PREDICTION = "prediction"
 
@@ -174,6 +176,10 @@ def input_rows(
     path: str, columns: TextColumns, encoding: str = "utf-8"
 ) -> tuple[str, Iterator[Any]]:
     """The kind of a file, and its rows; standard input and .txt are recognised by their start."""
+    if is_fasta(Path(path)):
+        return ".csv", _fasta_rows(Path(path), columns)
+    if Path(path).suffix.lower() in SOUNDS:
+        return ".csv", iter([(1, {columns.text: path})])
     kind = ".txt" if path == STDIN else kind_of(Path(path))
     if kind != ".txt":
         return kind, stream_table(path, columns.texts, encoding, every=True)
@@ -190,6 +196,12 @@ def input_rows(
         check_names(where, first.split(","), columns.texts)
     texts = ((at, {columns.text: line.rstrip("\r\n")}) for at, line in enumerate(lines, start=1))
     return ".txt", texts
+
+
+def _fasta_rows(path: Path, columns: TextColumns) -> Iterator[Any]:
+    """A row for each record, with its name."""
+    for place, record in enumerate(read_fasta(path), start=1):
+        yield place, {"name": record.name, columns.text: record.sequence}
 
 
 def _lines(path: str, encoding: str) -> Iterator[str]:

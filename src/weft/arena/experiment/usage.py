@@ -9,6 +9,7 @@ from weft.arena.experiment.settings import Experiment, located
 from weft.arena.tasks.table.numbers import Numbers
 from weft.files import read_text
 from weft.models import Classifier, EarlyExit, LanguageModel, Matcher
+from weft.models.usage.inputs import input_of
 from weft.models.usage.record import TOKENIZER, Label, Usage
 
 BYTES = "bytes"
@@ -19,7 +20,8 @@ def usage_of(experiment: Experiment, model: Any, objective: Any, taken: set[str]
     """Labels, tokenizer and text settings of the task; `taken`: the marks that the model takes."""
     task = experiment.task
     tokens = getattr(task, "tokens", "none")
-    file = None if tokens in (BYTES, "none") else read_text(Path(tokens))
+    plain = tokens in (BYTES, "none") or input_of(tokens) is not None
+    file = None if plain else read_text(Path(tokens))
     columns = {name: getattr(task, name, None) for name in _COLUMNS}
     ruled = bool(columns["global_text"] or getattr(task, "global_after", ""))
     numbers = getattr(task, "numbers", None)

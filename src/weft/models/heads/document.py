@@ -179,7 +179,9 @@ class Pooling(nn.Module):
         """Read and pool."""
         check_tokens(x)
         registers, rows = trunk.read(x, valid=valid, marks=marks)
-        return self.of(registers, rows, None if getattr(trunk, "latent", False) else valid)
+        if hasattr(trunk, "rows_valid"):  # its rows are not the tokens one by one
+            valid = trunk.rows_valid(valid)
+        return self.of(registers, rows, valid)
 
     def of(self, registers: Tensor, tokens: Tensor, valid: Tensor | None) -> Tensor:
         """Registers (b, g, c), tokens (b, n, c), valid (b, n) -> (b, width)."""

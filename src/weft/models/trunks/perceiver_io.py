@@ -86,8 +86,6 @@ class PerceiverIO:
 class PerceiverIOModule(nn.Module):
     """Ids (b, n) or vectors (b, n, channels) -> (b, o, c), one vector for each query."""
 
-    latent = True  # what `read` gives are not tokens: all of it is real
-
     def __init__(self, config: PerceiverIO) -> None:
         super().__init__()
         self.config, frame = config, config.frame
@@ -128,6 +126,9 @@ class PerceiverIOModule(nn.Module):
         refuse_marks(marks, "latents read all tokens alike; use an Encoder with a mixer that knows")
         z = self.encode(x, valid=valid)  # (b, r, c)
         return z[:, :0], z if self.config.outputs is None else self.decode(z)
+
+    def rows_valid(self, valid: Tensor | None) -> None:
+        """All of what `read` gives is real."""
 
     def encode(self, x: Tensor, *, valid: Tensor | None = None) -> Tensor:
         """What the latents made of the input: (b, r, c)."""

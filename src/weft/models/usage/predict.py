@@ -20,6 +20,7 @@ from torch import Tensor
 
 from weft.errors import WeftError
 from weft.generate.text import tokenizer_of
+from weft.models.usage.inputs import input_of, rows_of
 from weft.models.usage.mark_rules import Rules, marks_by, read_rules
 from weft.models.usage.record import Label, Usage
 from weft.models.usage.texts import encode, global_spans, with_lead
@@ -197,6 +198,9 @@ def _encoded(
     pairs: Sequence[tuple[str, str]], usage: Usage
 ) -> tuple[list[np.ndarray], list[np.ndarray] | None]:
     """Ids of the texts behind their leads, cut to the length, and which of them are global."""
+    if (reads := input_of(usage.tokens)) is not None:
+        rows = rows_of([text for _, text in pairs], reads)
+        return [row[: usage.length] if usage.length else row for row in rows], None
     tokenizer = None if usage.tokenizer is None else _cached_tokenizer(usage.tokenizer)
     texts = [with_lead(lead, text) for lead, text in pairs]
     spans = None
@@ -228,7 +232,10 @@ def _padded(
 ) -> dict[str, Any]:
     """Ids (b, n), valid (b, n) or None, and marks of the rows of a batch."""
     rows, marks = side
-    chosen = [torch.from_numpy(rows[place].astype(np.int64)) for place in index]
+    kinds = [np.float32 if rows[place].dtype.kind == "f" else np.int64 for place in index]
+    chosen = [
+        torch.from_numpy(rows[at].astype(kind)) for at, kind in zip(index, kinds, strict=True)
+    ]
     ids = torch.nn.utils.rnn.pad_sequence(chosen, batch_first=True)
     sizes = torch.tensor([len(row) for row in chosen])
     real = torch.arange(ids.shape[1]) < sizes[:, None]  # (b, n)

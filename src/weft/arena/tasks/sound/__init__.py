@@ -1,0 +1,1 @@
+"""Tasks on sound: spoken digits, and a table of your own files."""

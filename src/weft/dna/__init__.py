@@ -1,0 +1,1 @@
+"""DNA: files of sequences, bases and k-mers as tokens, motifs, made-up promoters."""

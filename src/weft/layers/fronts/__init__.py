@@ -1,0 +1,1 @@
+"""Fronts: what makes fewer, wider tokens of a long input before a stack reads them."""

@@ -1,0 +1,1 @@
+"""Objectives of sequences that are not text."""

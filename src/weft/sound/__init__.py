@@ -1,0 +1,1 @@
+"""Sound: wav and flac files, samples as numbers and bytes, spectra, augmentation."""
