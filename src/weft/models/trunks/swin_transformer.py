@@ -140,8 +140,6 @@ class SwinTransformer:
 class SwinTransformerModule(nn.Module):
     """Pixels (b, n, colours) or ids (b, n · colours) -> the last stage's tokens (b, m, c)."""
 
-    latent = True  # what `read` gives are not tokens of the input: all of it is real
-
     def __init__(self, config: SwinTransformer) -> None:
         super().__init__()
         self.config, sizes = config, config.sizes()
@@ -170,6 +168,9 @@ class SwinTransformerModule(nn.Module):
     ) -> Tensor:
         """Tokens of the last stage, (b, m, c)."""
         return self.read(x, valid=real_tokens(x, valid, attention_mask), marks=marks)[1]
+
+    def rows_valid(self, valid: Tensor | None) -> None:
+        """All of what `read` gives is real."""
 
     def read(
         self, x: Tensor, *, valid: Tensor | None = None, marks: Marks | None = None
