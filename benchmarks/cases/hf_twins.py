@@ -44,6 +44,7 @@ class Case:
     read: Callable[[Any, int], dict[str, Any]]
     length: int = LONG
     batch: int = 1
+    half: bool = True
 
 
 def sized(tiny: bool, small: dict[str, Any], layers: dict[str, int], count: int | None) -> dict:
@@ -91,6 +92,85 @@ def led(length: int, tiny: bool, drop: float, count: int | None):
     return T.LEDModel(T.LEDConfig(**(more | sizes)))
 
 
+def bigbird_pegasus(length: int, tiny: bool, drop: float, count: int | None):
+    small = {"d_model": 32, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "vocab_size": 100,
+             "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_layers": 2,
+             "decoder_layers": 1, "block_size": 4}  # fmt: skip
+    base = {"d_model": 768, "encoder_attention_heads": 12, "decoder_attention_heads": 12,
+            "encoder_ffn_dim": 3072, "decoder_ffn_dim": 3072, "vocab_size": 32_000}  # fmt: skip
+    layers = {"encoder_layers": 6, "decoder_layers": 6}
+    sizes = ({} if tiny else base) | sized(tiny, small, layers, count)
+    drops = {"dropout": drop, "attention_dropout": drop}
+    more = drops | {"max_position_embeddings": length}
+    return T.BigBirdPegasusModel(T.BigBirdPegasusConfig(**(more | sizes)))
+
+
+def nystromformer(length: int, tiny: bool, drop: float, count: int | None):
+    few = 8 if tiny else 64
+    more = {"max_position_embeddings": length, "segment_means_seq_len": length,
+            "num_landmarks": few, "conv_kernel_size": 2 * few // 2 + 1, "vocab_size": 30_000}  # fmt: skip
+    config, model = T.NystromformerConfig, T.NystromformerModel
+    return bert_like(config, model, tiny, drop, count, **more)
+
+
+def fnet(length: int, tiny: bool, drop: float, count: int | None):
+    sizes = sized(tiny, _BERT, _TWELVE, count)
+    sizes.pop("num_attention_heads", None)
+    more = {"max_position_embeddings": length, "hidden_dropout_prob": drop, "vocab_size": 32_000}
+    return T.FNetModel(T.FNetConfig(**(more | sizes)), add_pooling_layer=False)
+
+
+def reformer(length: int, tiny: bool, drop: float, count: int | None):
+    chunk = 8 if tiny else 64
+    base = {"hidden_size": 768, "num_attention_heads": 12, "attention_head_size": 64,
+            "feed_forward_size": 3072, "vocab_size": 320}  # fmt: skip
+    small = {"hidden_size": 32, "num_attention_heads": 2, "attention_head_size": 16,
+             "feed_forward_size": 64, "vocab_size": 100}  # fmt: skip
+    layers = ["local", "lsh"] * (1 if tiny or count else 6)
+    more = {"attn_layers": layers, "local_attn_chunk_length": chunk, "axial_pos_embds": False,
+            "lsh_attn_chunk_length": chunk, "max_position_embeddings": length, "num_hashes": 2,
+            "num_buckets": 2 * length // chunk, "hash_seed": 0, "is_decoder": True,
+            "hidden_dropout_prob": drop, "local_attention_probs_dropout_prob": drop}  # fmt: skip
+    return T.ReformerModel(T.ReformerConfig(**(more | (small if tiny else base))))
+
+
+def funnel(length: int, tiny: bool, drop: float, count: int | None):
+    small = {"d_model": 32, "n_head": 2, "d_head": 16, "d_inner": 64, "vocab_size": 100}
+    blocks = [1, 1] if tiny or count else [4, 4, 4]
+    drops = {"hidden_dropout": drop, "attention_dropout": drop, "activation_dropout": 0.0}
+    sizes = small if tiny else {}
+    return T.FunnelModel(T.FunnelConfig(**(drops | {"block_sizes": blocks} | sizes)))
+
+
+def swin(length: int, tiny: bool, drop: float, count: int | None):
+    """Pictures of 4-pixel patches; `length` is the number of patches."""
+    side = 4 * round(length**0.5)
+    depths = [2, 2] if tiny or count else [2, 2, 18, 2]
+    heads = [2, 4] if tiny else [4, 8, 16, 32][: len(depths)]
+    sizes = {"image_size": side, "embed_dim": 16 if tiny else 128, "depths": depths,
+             "num_heads": heads, "window_size": 4 if tiny else 7, "drop_path_rate": 0.0,
+             "hidden_dropout_prob": drop}  # fmt: skip
+    return T.SwinModel(T.SwinConfig(**sizes), add_pooling_layer=False)
+
+
+def imagegpt(length: int, tiny: bool, drop: float, count: int | None):
+    small = {"n_embd": 32, "n_head": 2, "n_layer": 2, "vocab_size": 100}
+    base = {"n_embd": 768, "n_head": 12, "vocab_size": 513}
+    sizes = ({} if tiny else base) | sized(tiny, small, {"n_layer": 12}, count)
+    more = {"n_positions": length, "resid_pdrop": drop, "embd_pdrop": drop, "attn_pdrop": drop}
+    return T.ImageGPTModel(T.ImageGPTConfig(**(more | sizes | {"use_cache": False})))
+
+
+def switch_transformers(length: int, tiny: bool, drop: float, count: int | None):
+    """Twelve layers in encoder and decoder, every other one of 8 experts."""
+    small = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_heads": 2, "vocab_size": 100}
+    layers = 2 if tiny or count else 12
+    more = {"num_layers": layers, "num_decoder_layers": layers, "dropout_rate": drop,
+            "num_sparse_encoder_layers": layers // 2, "num_sparse_decoder_layers": layers // 2,
+            "router_jitter_noise": 0.0, "expert_capacity": 2 * length // 8}  # fmt: skip
+    return T.SwitchTransformersModel(T.SwitchTransformersConfig(**(more | (small if tiny else {}))))
+
+
 def tokens(model: Any, length: int) -> dict[str, Any]:
     draw = torch.Generator().manual_seed(0)
     return {"input_ids": torch.randint(5, model.config.vocab_size, (1, length), generator=draw)}
@@ -114,10 +194,29 @@ def with_decoder(read: Callable[..., dict[str, Any]]) -> Callable[..., dict[str,
     return both
 
 
+def pictures(model: Any, length: int) -> dict[str, Any]:
+    draw = torch.Generator().manual_seed(0)
+    side = model.config.image_size
+    return {"pixel_values": torch.randn(1, 3, side, side, generator=draw)}
+
+
+def rows(given: dict[str, Any], count: int) -> dict[str, Any]:
+    """The same row several times: what it says does not matter to the time."""
+    return {key: x.repeat(count, *(1,) * (x.dim() - 1)) for key, x in given.items()}
+
+
 CASES = {
     "longformer": Case(longformer, marked),
     "bigbird": Case(bigbird, tokens),
     "led": Case(led, with_decoder(marked)),
+    "bigbird_pegasus": Case(bigbird_pegasus, with_decoder(tokens)),
+    "nystromformer": Case(nystromformer, tokens),
+    "reformer": Case(reformer, tokens),
+    "fnet": Case(fnet, tokens, half=False),  # Transformers' own runs in float32 alone
+    "funnel": Case(funnel, tokens, 2048, 2),
+    "imagegpt": Case(imagegpt, tokens, 1024, 8),
+    "switch_transformers": Case(switch_transformers, with_decoder(tokens), 2048, 4),
+    "swin": Case(swin, pictures, 56 * 56, 32),
 }
 
 
@@ -130,7 +229,8 @@ def outputs(model: Any, given: dict[str, Any]) -> tuple[torch.Tensor, list[torch
     """The last hidden state and the gradients of all parameters, in float32."""
     model.zero_grad(set_to_none=True)
     out = model(**given).last_hidden_state.float()
-    out.square().mean().backward()
+    if model.training or model.config.model_type != "reformer":  # which learns in training alone
+        out.square().mean().backward()
     grads = [p.grad.float() for p in model.parameters() if p.grad is not None]
     model.zero_grad(set_to_none=True)
     return out.detach(), grads
@@ -139,9 +239,9 @@ def outputs(model: Any, given: dict[str, Any]) -> tuple[torch.Tensor, list[torch
 def apart(one: Any, two: Any) -> tuple[float, float]:
     """Greatest distance of outputs, and of gradients, relative to the largest number."""
     out = float((one[0] - two[0]).abs().max() / two[0].abs().max())
-    largest = max(float(g.abs().max()) for g in two[1])
+    largest = max((float(g.abs().max()) for g in two[1]), default=1.0)
     grads = zip(one[1], two[1], strict=True)
-    return out, max(float((a - b).abs().max()) for a, b in grads) / largest
+    return out, max((float((a - b).abs().max()) for a, b in grads), default=0.0) / largest
 
 
 def gate(case: Case, length: int, tiny: bool, device: str) -> dict[str, Any]:
@@ -159,7 +259,7 @@ def gate(case: Case, length: int, tiny: bool, device: str) -> dict[str, Any]:
         truth = outputs(theirs, full)
         found[f"{mode}_float32"] = errors = apart(outputs(ours, full), truth)
         wrong = max(errors) > TOLERANCE
-        if device == "cuda":
+        if device == "cuda" and case.half:
             half = to(given, device, torch.bfloat16)
             a, b = (apart(outputs(m.bfloat16(), half), truth) for m in (theirs, ours))
             found[f"{mode}_bfloat16"] = {"transformers": a, "weft": b}
@@ -212,11 +312,13 @@ def run(name: str, told: argparse.Namespace, until: float) -> dict[str, Any]:
     row["status"] = found["status"]
     if row["status"] != "ok":
         return row
-    dtype = torch.bfloat16 if told.device == "cuda" else torch.float32
+    dtype = torch.bfloat16 if told.device == "cuda" and case.half else torch.float32
+    row["dtype"] = str(dtype)
     torch.manual_seed(0)
     theirs = case.make(length, told.tiny, 0.1, None).to(told.device, dtype).train()
     models = {"transformers": theirs, "weft": accelerate(copy.deepcopy(theirs))}
-    given = to(case.read(theirs, length), told.device, dtype)
+    given = rows(case.read(theirs, length), 1 if told.tiny else case.batch)
+    given = to(given, told.device, dtype)
     row |= measured(models, given, told.device, told.rounds, until)
     a, b = row["transformers"], row["weft"]
     row["faster"] = a["ms"] / b["ms"]

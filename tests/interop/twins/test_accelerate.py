@@ -10,6 +10,7 @@ from twin_models import CASES, inputs
 
 from weft.errors import Unsupported
 from weft.interop import accelerate
+from weft.interop.hf.twins.lean import Twin
 
 
 def run(model, given):
@@ -20,8 +21,16 @@ def run(model, given):
     shown = out.logits if hasattr(out, "logits") else out.last_hidden_state
     shown = shown if real is None or shown.shape[1] != real.shape[1] else shown[real]
     model.zero_grad()
-    shown.square().sum().backward()
+    if (
+        model.training or model.config.model_type != "reformer"
+    ):  # its layers learn in training alone
+        shown.square().sum().backward()
     return shown.detach(), {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+
+
+def twins(model):
+    """The methods that are replaced."""
+    return [key for p in model.modules() for key, x in vars(p).items() if isinstance(x, Twin)]
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
@@ -34,6 +43,7 @@ def test_is_theirs(case, training):
     expected, theirs = run(model, given)
     assert accelerate(model) is model
     assert list(model.state_dict()) == names
+    assert twins(model)
     found, ours = run(model, given)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4 * float(expected.abs().max()))
     assert ours.keys() == theirs.keys()
@@ -43,19 +53,7 @@ def test_is_theirs(case, training):
     assert torch.equal(run(copy.deepcopy(model), given)[0], found)
     accelerate(model, undo=True)
     assert torch.equal(run(model, given)[0], expected)
-    assert not any("weft" in type(x).__module__ for p in model.modules() for x in vars(p).values())
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_it_is_another_computation(case):
-    """With the same numbers to the last bit nothing would have been replaced."""
-    torch.manual_seed(0)
-    model = CASES[case]().eval().double()
-    given = {k: v.double() if v is not None and v.is_floating_point() else v
-             for k, v in inputs(case, model).items()}  # fmt: skip
-    expected, _ = run(model, given)
-    found, _ = run(accelerate(model), given)
-    assert not torch.equal(found, expected)
+    assert not twins(model)
 
 
 def test_draws_leave_numpy_alone():

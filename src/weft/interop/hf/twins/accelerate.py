@@ -19,7 +19,17 @@ from weft.errors import Unsupported
 from weft.interop.hf.twins.lean import Twin
 from weft.interop.hf.twins.registry import FAMILIES, Pass, family_of
 
-_FILES = ("longformer", "bigbird")
+_FILES = (
+    "longformer",
+    "bigbird",
+    "nystromformer",
+    "fnet",
+    "swin",
+    "imagegpt",
+    "switch_transformers",
+    "funnel",
+    "reformer",
+)
 
 
 def families() -> dict[str, Any]:

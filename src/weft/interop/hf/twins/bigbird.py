@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.interop.hf.twins.lean import Twin
+from weft.interop.hf.twins.lean import EncoderTwin, PreNormBartLayerTwin, Twin
 from weft.interop.hf.twins.registry import (
     Family,
     Pass,
     bert_like,
     forward_by,
+    noted,
     refuse_maps,
     register,
 )
@@ -178,5 +179,16 @@ register(
         ("BigBird",),
         {"BigBirdBlockSparseAttention": forward_by(BlockTwin)},
         around=bert_like("BigBird", "feed_forward_chunk"),
+    ),
+)
+register(
+    "bigbird_pegasus",
+    Family(
+        ("BigBirdPegasus",),
+        {"BigBirdPegasusBlockSparseAttention": forward_by(BlockTwin)},
+        around={
+            "BigBirdPegasusEncoderLayer": noted(PreNormBartLayerTwin),
+            "BigBirdPegasusEncoder": noted(EncoderTwin),
+        },
     ),
 )

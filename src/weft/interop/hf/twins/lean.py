@@ -28,7 +28,15 @@ from torch.autograd.graph import saved_tensors_hooks
 from weft.kernels.dropout_add import dropout_add
 
 Again = Callable[[], Tensor]
-_GELUS = {"GELUActivation": "none", "NewGELUActivation": "tanh", "GELUTanh": "tanh"}
+# What Transformers calls an activation, and how it is called here: torch's names, "quick", "relu".
+_KINDS = {
+    "GELUActivation": "none",
+    "NewGELUActivation": "tanh",
+    "GELUTanh": "tanh",
+    "QuickGELUActivation": "quick",
+    "ReLU": "relu",
+}
+_QUICK = 1.702
 
 
 class Recomputed:
@@ -97,39 +105,48 @@ def norm(notes: Recomputed, module: nn.Module, z: Tensor) -> Tensor:
     return notes.note(out, lambda: F.layer_norm(stored, size, weight, bias, eps))
 
 
-def activated(h: Tensor, activation: Any, linear: nn.Linear) -> Tensor:
-    """linear(activation(h)), which stores h alone where the activation is a gelu."""
-    kind = gelu_of(activation)
-    plain = type(linear) is nn.Linear and not torch.is_autocast_enabled(h.device.type)
-    if kind is None or not plain or not torch.is_grad_enabled():
-        return linear(activation(h) if kind is None else F.gelu(h, approximate=kind))
-    return _GeluLinear.apply(h, linear.weight, linear.bias, kind)
+def activated(h: Tensor, activation: Any, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """W · activation(h) + b, W (out, in), which stores h alone where it knows the activation."""
+    kind = "none" if activation is F.gelu else _KINDS.get(type(activation).__name__)
+    if kind is None or not torch.is_grad_enabled() or torch.is_autocast_enabled(h.device.type):
+        return F.linear(activation(h), weight, bias)
+    return _ActivatedLinear.apply(h, weight, bias, kind)
 
 
-def gelu_of(activation: Any) -> str | None:
-    """Torch's name for this form of the gelu; None: another function."""
-    if activation is F.gelu:
-        return "none"
-    return _GELUS.get(type(activation).__name__)
+def _act(h: Tensor, kind: str) -> Tensor:
+    if kind == "quick":
+        return h * torch.sigmoid(_QUICK * h)
+    return F.relu(h) if kind == "relu" else F.gelu(h, approximate=kind)
 
 
-class _GeluLinear(torch.autograd.Function):
-    """W · gelu(h) + b; gelu(h) is computed again, and its gradient is written in place."""
+def _act_back_(grad: Tensor, h: Tensor, kind: str) -> None:
+    """grad, times the slope of the activation at h, in place."""
+    if kind == "quick":
+        gate = torch.sigmoid(_QUICK * h)
+        grad.mul_(gate.addcmul_(h * gate, 1 - gate, value=_QUICK))
+    elif kind == "relu":
+        grad.masked_fill_(h <= 0, 0.0)
+    else:
+        torch.ops.aten.gelu_backward.grad_input(grad, h, approximate=kind, grad_input=grad)
+
+
+class _ActivatedLinear(torch.autograd.Function):
+    """The activation is computed again, and its gradient is written in place."""
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor | None, kind: str) -> Tensor:
         ctx.save_for_backward(h, weight)
         ctx.kind, ctx.biased = kind, bias is not None
-        return F.linear(F.gelu(h, approximate=kind), weight, bias)
+        return F.linear(_act(h, kind), weight, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         h, weight = ctx.saved_tensors
         dy = dy.flatten(0, -2)  # (tokens, c)
-        dweight = dy.t() @ F.gelu(h, approximate=ctx.kind).flatten(0, -2)
+        dweight = dy.t() @ _act(h, ctx.kind).flatten(0, -2)
         dh = (dy @ weight).view_as(h)
-        torch.ops.aten.gelu_backward.grad_input(dh, h, approximate=ctx.kind, grad_input=dh)
+        _act_back_(dh, h, ctx.kind)
         return dh, dweight, dy.sum(0) if ctx.biased else None, None
 
 
@@ -166,8 +183,9 @@ class FeedForwardTwin(Twin):
     def __call__(self, x: Tensor) -> Tensor:
         """(b, n, c) -> (b, n, c)."""
         inner = self.layer.intermediate
-        h = inner.dense(x)  # (b, n, 4 c)
-        return self.end.close(activated(h, inner.intermediate_act_fn, self.layer.output.dense), x)
+        h, last = inner.dense(x), self.layer.output.dense  # (b, n, 4 c)
+        y = activated(h, inner.intermediate_act_fn, last.weight, last.bias)
+        return self.end.close(y, x)
 
 
 class LayerTwin(Twin):
@@ -193,3 +211,42 @@ class EncoderTwin(Twin):
         """As the encoder's own forward."""
         with self.notes.during():
             return type(self.theirs).forward(self.theirs, *given, **named)
+
+
+class BartLayerTwin(LayerTwin):
+    """An encoder layer in the manner of BART; `pre`: its norms come first."""
+
+    pre = False
+
+    def __call__(self, hidden_states: Tensor, *given: Any, **named: Any) -> Any:
+        """(b, n, c) -> (b, n, c), alone or in a tuple as the layer answers."""
+        layer, notes, x = self.theirs, self.notes, hidden_states
+        drop, training = layer.dropout, layer.training
+
+        def normed(y: Tensor, module: nn.Module, wanted: bool) -> Tensor:
+            return norm(notes, module, y) if wanted else y
+
+        read = normed(x, layer.self_attn_layer_norm, self.pre)
+        found = layer.self_attn(read, *given, **named)
+        x = dropout_add(found[0], x, drop, training)
+        x = normed(x, layer.self_attn_layer_norm, not self.pre)
+        y = self._feed_forward(normed(x, layer.final_layer_norm, self.pre))
+        x = normed(dropout_add(y, x, drop, training), layer.final_layer_norm, not self.pre)
+        if x.dtype == torch.float16:
+            most = torch.finfo(x.dtype).max - 1000
+            x = torch.where(torch.isfinite(x).all(), x, x.clamp(-most, most))
+        notes.forget(x)
+        return x if self.pre else (x, *found[1:])
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        layer = self.theirs
+        h, last = layer.fc1(x), layer.fc2
+        if layer.training and layer.activation_dropout:
+            return last(F.dropout(layer.activation_fn(h), layer.activation_dropout))
+        return activated(h, layer.activation_fn, last.weight, last.bias)
+
+
+class PreNormBartLayerTwin(BartLayerTwin):
+    """Its norms come first, and it answers with a tensor."""
+
+    pre = True

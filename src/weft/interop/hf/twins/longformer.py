@@ -17,12 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.interop.hf.twins.lean import Twin
+from weft.interop.hf.twins.lean import BartLayerTwin, EncoderTwin, Twin
 from weft.interop.hf.twins.registry import (
     Family,
     Pass,
     bert_like,
     forward_by,
+    noted,
     refuse_maps,
     register,
 )
@@ -144,4 +145,11 @@ register(
         around=bert_like("Longformer", "ff_chunk"),
     ),
 )
-register("led", Family(("LED",), {"LEDEncoderSelfAttention": ATTENTION}))
+register(
+    "led",
+    Family(
+        ("LED",),
+        {"LEDEncoderSelfAttention": ATTENTION},
+        around={"LEDEncoderLayer": noted(BartLayerTwin), "LEDEncoder": noted(EncoderTwin)},
+    ),
+)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from weft.errors import Unsupported
@@ -78,9 +79,27 @@ def refuse_maps(wanted: Any) -> None:
         )
 
 
+def key_mask(shared: Pass, added: Tensor | None) -> Tensor | None:
+    """Which keys are real, (b, n), of a mask (b, 1, any, n); None: all. One wait in a pass."""
+    if added is None:
+        return None
+
+    def ask() -> Tensor | None:
+        last = added[:, 0, -1]  # the last query sees every real key
+        real = last if last.dtype == torch.bool else last == 0
+        return None if bool(real.all()) else real
+
+    return shared.once(added, ask)
+
+
 def forward_by(make: Callable[[Any, Pass], Twin]) -> Make:
     """The twin of a module's forward alone."""
     return lambda theirs, shared: {"forward": make(theirs, shared)}
+
+
+def noted(make: Callable[[Any, Recomputed], Twin]) -> Make:
+    """The twin of a forward that needs the notes of the pass alone."""
+    return forward_by(lambda theirs, shared: make(theirs, shared.notes))
 
 
 def bert_like(prefix: str, chunk: str) -> dict[str, Make]:
@@ -91,7 +110,7 @@ def bert_like(prefix: str, chunk: str) -> dict[str, Make]:
         return {"forward": LayerTwin(theirs, notes), chunk: FeedForwardTwin(theirs, notes)}
 
     return {
-        f"{prefix}SelfOutput": forward_by(lambda part, shared: ResidualTwin(part, shared.notes)),
+        f"{prefix}SelfOutput": noted(ResidualTwin),
         f"{prefix}Layer": layer,
-        f"{prefix}Encoder": forward_by(lambda part, shared: EncoderTwin(part, shared.notes)),
+        f"{prefix}Encoder": noted(EncoderTwin),
     }
