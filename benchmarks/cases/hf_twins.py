@@ -108,7 +108,7 @@ def bigbird_pegasus(length: int, tiny: bool, drop: float, count: int | None):
 def nystromformer(length: int, tiny: bool, drop: float, count: int | None):
     few = 8 if tiny else 64
     more = {"max_position_embeddings": length, "segment_means_seq_len": length,
-            "num_landmarks": few, "conv_kernel_size": 2 * few // 2 + 1, "vocab_size": 30_000}  # fmt: skip
+            "num_landmarks": few, "conv_kernel_size": few + 1, "vocab_size": 30_000}  # fmt: skip
     config, model = T.NystromformerConfig, T.NystromformerModel
     return bert_like(config, model, tiny, drop, count, **more)
 
