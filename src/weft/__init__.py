@@ -68,10 +68,12 @@ if TYPE_CHECKING:
         pattern,
     )
     from weft.use.advise import advise
+    from weft.use.events import predict_events
     from weft.use.fit import fit
 
 _HOMES = {
     "weft.use.advise": "advise",
+    "weft.use.events": "predict_events",
     "weft.use.fit": "fit",
     "weft.errors": "Unsupported WeftError",
     "weft.kernels.attend.api": "Request attend",
@@ -132,6 +134,7 @@ __all__ = [
     "mixer",
     "pattern",
     "plan",
+    "predict_events",
     "preset",
     "save",
 ]

@@ -64,6 +64,13 @@ def event_files(data: str | Sequence[str]) -> list[Path]:
     return found
 
 
+def names_of(path: Path) -> list[str]:
+    """The columns of a file."""
+    for batch in _batches(path, None, 1):
+        return list(batch.schema.names)
+    return []
+
+
 def sample(path: Path) -> dict[str, np.ndarray]:
     """The first rows of all columns, to see what they hold."""
     for batch in _batches(path, None, min(ROWS, SAMPLE)):

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import time
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ import numpy as np
 from weft.errors import WeftError
 from weft.events.columns import EventColumns
 from weft.events.encoders import UNKNOWN, Encoders, Fitting, Scale
-from weft.events.pieces import Coded, EventPiece, pieces, sample
+from weft.events.pieces import SECONDS, Coded, EventPiece, pieces, sample
 
 Rule = Callable[[Sequence[str]], np.ndarray]  # clients -> (clients,) bool: which to fit on
 Progress = Callable[[str, int], None]  # what is done, and how many rows of it
@@ -207,6 +208,8 @@ def _first_look(clients: ClientIndex, piece: EventPiece) -> np.ndarray:
         remark("are from after their `until`, the future: left out", ~usable, piece)
     for name, values in piece.numbers.items():
         remark(f"have an infinite {name}: taken as the largest", np.isinf(values), piece)
+        remark(f"have no {name}: read as missing", np.isnan(values), piece)
+    remark("are dated after today: read as they are", piece.times > time() / SECONDS, piece)
     late = _disorder(clients, piece, own)
     remark("stand behind a later one of their client: sorted", late, piece)
     np.add.at(clients.counts, own[usable], 1)

@@ -4,6 +4,9 @@
     model.predict(["worth every page"], proba=True)
 
 It is the training of `weft train --data`: the table task, the usual small encoder, a run's folder.
+Events of clients likewise, as `weft train --events`:
+
+    model = weft.fit(events="transactions.parquet", id="client", time="when", label="default")
 """
 
 from __future__ import annotations
@@ -12,17 +15,18 @@ import dataclasses
 import json
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from weft.arena.experiment.pace import pace_of
 from weft.arena.experiment.results import score_test
 from weft.arena.experiment.runs import check_marks, run_of
 from weft.arena.experiment.settings import Experiment, write_experiment
-from weft.arena.experiment.short import MIXER, budget, short_recipe
+from weft.arena.experiment.short import BUCKETED, MIXER, budget, short_recipe
 from weft.arena.experiment.time_plan import TimePlan, read_plan, said, time_plan, write_plan
+from weft.arena.tasks.events.task import events_from_options
 from weft.arena.tasks.table.task import table_from_options
 from weft.errors import WeftError
 from weft.models import load
@@ -36,8 +40,14 @@ ROWS = "data.jsonl"  # rows that were in memory, in the run's folder
 
 
 def fit(
-    data: Any,
+    data: Any = None,
     *,
+    events: str | Sequence[str] | None = None,
+    id: str | None = None,
+    time: str | None = None,
+    until: str | None = None,
+    out_of_time: str | None = None,
+    last: int | None = None,
     text: str = "text",
     label: str = "label",
     second: str | None = None,
@@ -60,14 +70,26 @@ def fit(
     a number instead of a class. `settings` are further ones: "model.layers=2",
     "training.lr=1e-3". `out` is the run's folder; a run that was stopped goes on there. `minutes`
     are what the call takes in all; an estimate goes to standard error before the first update.
+
+    `events`, instead of `data`, are files with a row for each event of a client `id` at a `time`;
+    the `last` of them are read, none from the date `until` on, and clients that end on the date
+    `out_of_time` or later are the test. `weft.predict_events` then answers for other files.
     """
-    began = time.perf_counter()
+    began = perf_counter()
     folder = Path(out if out is not None else tempfile.mkdtemp(prefix="weft-"))
     check_place(folder)
-    columns = [name for name in (text, second, group, label) if name]
-    files = _files(data, folder, columns)
-    further = {"second": second, "group": group, "number": number}
-    task = table_from_options(files, text, label, **further)
+    if (data is None) == (events is None):
+        raise WeftError("fit takes a table, or events=...: one of them")
+    if events is not None:
+        given = {"id": id, "time": time, "until": until, "out_of_time": out_of_time, "length": last}
+        named = [events] if isinstance(events, str) else list(events)
+        task: Any = events_from_options(named, label, **given)
+        settings = [*BUCKETED, *settings]
+    else:
+        columns = [name for name in (text, second, group, label) if name]
+        files = _files(data, folder, columns)
+        further = {"second": second, "group": group, "number": number}
+        task = table_from_options(files, text, label, **further)
     changes = [*budget(steps, minutes), f"training.device={device}", f"training.seed={seed}"]
     experiment = short_recipe([*changes, *settings], steps, task=task, mixer=mixer).experiment
     outcome = train_in(folder, experiment, progress or Notes(), began=began)
@@ -96,7 +118,7 @@ def train_in(
     A short probe comes first, and an estimate as a note. Minutes count from `began` (of
     `time.perf_counter`) and include the scores of the test split, where they are to follow.
     """
-    began = time.perf_counter() if began is None else began
+    began = perf_counter() if began is None else began
     check_marks(experiment)
     check_place(folder)
     if experiment.training.mesh is not None:  # a probe would be of one process of several
@@ -111,7 +133,7 @@ def train_in(
         prepared = run_of(experiment, plan)
     write_experiment(folder, experiment)
     reserve = plan.reserve if plan is not None else 0.0
-    waited = time.perf_counter() - began
+    waited = perf_counter() - began
     return train(prepared, folder, progress, waited=waited, reserve=reserve)
 
 
@@ -126,7 +148,7 @@ def _planned(
     """Measure the pace and say how long it takes; the plan, kept, where minutes are given."""
     pace = pace_of(experiment, prepared)
     rows = {"test": len(experiment.task.load("test"))} if scored else {}
-    start = time.perf_counter() - began
+    start = perf_counter() - began
     pace = dataclasses.replace(pace, start=start, rows={**pace.rows, **rows})
     plan = time_plan(experiment.training, pace)
     if progress is not None:

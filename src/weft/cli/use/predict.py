@@ -7,7 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli.options import DeviceOption, RunFolder
+from weft.cli.options import (
+    DeviceOption,
+    Events,
+    IdColumn,
+    RunFolder,
+    TimeColumn,
+    UntilColumn,
+)
 
 
 def show(run: RunFolder) -> None:
@@ -20,9 +27,9 @@ def show(run: RunFolder) -> None:
 def predict(
     run: RunFolder,
     file: Annotated[
-        str,
+        str | None,
         typer.Argument(metavar="FILE", help="CSV, JSON lines, Parquet, .txt of lines; - is stdin."),
-    ],
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="CSV, JSON lines or Parquet; default: standard output.")
     ] = None,
@@ -32,13 +39,57 @@ def predict(
     ] = None,
     second: Annotated[str | None, typer.Option(help="Column of second texts.")] = None,
     global_text: Annotated[str | None, typer.Option(help="Column of texts put in front.")] = None,
+    events: Events = None,
+    id_: IdColumn = None,
+    time: TimeColumn = None,
+    until: UntilColumn = None,
     label: Annotated[
         str | None, typer.Option(help="Column of true labels: they are scored where there are any.")
     ] = None,
     encoding: Annotated[str, typer.Option(help="Of CSV and JSON lines.")] = "utf-8",
     device: DeviceOption = None,
 ) -> None:
-    """Predict the label of every row of a file, in bounded memory."""
+    """Predict the label of every row of a file, or of every client of events, in bounded memory."""
+    if (file is None) == (not events):
+        raise typer.BadParameter("give a FILE of texts, or --events FILE for a model of events")
+    if events:
+        columns = {"id": id_, "time": time, "until": until, "label": label}
+        return _predict_events(run, events, columns, out, proba, device)
+    return _predict_texts(
+        run, str(file), out, proba, encoding, device,
+        {"text": text, "second": second, "global_text": global_text, "label": label},
+    )  # fmt: skip
+
+
+def _predict_events(
+    run: Path, events: list[str], columns: dict[str, Any], out: Any, proba: bool, device: Any
+) -> None:
+    """One row for each client."""
+    from weft.models import load
+    from weft.printable import printable
+    from weft.training.settings import device_named
+    from weft.use.events import EventTally, predict_events, usage_of
+    from weft.use.files import output_kind
+    from weft.use.writers import write_rows
+
+    model, tally = load(run, device_named(device.value if device else "auto")), EventTally()
+    usage_of(model)
+    rows = predict_events(model, events, proba=proba, tally=tally, **columns)
+    write_rows(rows, out, output_kind(out, ".csv"))
+    for line in tally.lines():
+        typer.echo(printable(line), err=True)
+
+
+def _predict_texts(
+    run: Path,
+    file: str,
+    out: Path | None,
+    proba: bool,
+    encoding: str,
+    device: Any,
+    named: dict[str, str | None],
+) -> None:
+    """One row for each row."""
     from weft.models import load
     from weft.models.usage.predict import usable
     from weft.training.settings import device_named
@@ -46,7 +97,6 @@ def predict(
     from weft.use.writers import write_rows
 
     model = load(run, device_named(device.value if device else "auto"))
-    named = {"text": text, "second": second, "global_text": global_text, "label": label}
     columns, tally = columns_of(usable(model), **named), Tally()
     kind, rows = input_rows(file, columns, encoding)
     found = predictions(model, rows, columns, tally, proba=proba)

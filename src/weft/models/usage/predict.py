@@ -159,7 +159,7 @@ def scores_of(model: Any, documents: Sequence[Document], batch_tokens: int) -> n
     if training:
         model.eval()
     try:
-        for index in _batches(order, lengths, batch_tokens):
+        for index in batches_of(order, lengths, batch_tokens):
             scores = _forward(model, [_padded(side, index, rules) for side in sides])
             if found is None:
                 found = np.zeros((len(documents), scores.shape[1]), dtype=np.float32)
@@ -217,7 +217,7 @@ def _encoded(
     return cut, marks
 
 
-def _batches(order: np.ndarray, lengths: np.ndarray, tokens: int) -> Iterator[np.ndarray]:
+def batches_of(order: np.ndarray, lengths: np.ndarray, tokens: int) -> Iterator[np.ndarray]:
     """Places of neighbours in length, as many as fit the tokens when padded."""
     start = 0
     for end in range(1, len(order) + 1):
