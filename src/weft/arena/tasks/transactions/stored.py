@@ -131,7 +131,7 @@ def _main(folder: str, split: Split, seed: str, first: str, stop: str) -> None:
     """One process of `_fill_together`."""
     place = Path(folder)
     ends = _fill(place, split, int(seed), np.load(place / "starts.npy"), int(first), int(stop))
-    np.savez(place / f"part-{first}.npz", **ends)
+    np.savez(place / f"part-{first}.npz", until=ends["until"], labels=ends["labels"])
 
 
 def _cores() -> int:
