@@ -23,40 +23,42 @@ CHANGES = {"speed": 0.1, "shift": 0.1, "noise": 15.0, "gain": 6.0}
 
 
 def cells(args: Any) -> dict[str, dict[str, Any]]:
-    """Every contender with every seed; seeds outermost, so that one of each is done first."""
+    """Every contender with every seed: all seeds of the first one, then one of each other."""
     folder = str(Path(args.data or ".") / "digits")
     tiny = args.tiny
     found = {}
-    for seed in range(args.seeds):
-        for name, mixer in MIXERS.items():
-            front = {"width": 16 if tiny else 128, "kernels": [10, 8, 4], "strides": [5, 4, 2]}
-            found[f"{name}_{seed}"] = {
-                "task": {"name": "digits", "folder": folder, "seed": 0, **CHANGES},
-                "model": {
-                    "trunk": {
-                        "name": "waveform",
-                        "front": {**front, "norm": "layer", "bias": True},
-                        "embedding": {"positions": "sinusoidal"},
-                        "stack": {
-                            "frame": {"dim": 16 if tiny else 128, "heads": 4},
-                            "order": "sf" * (1 if tiny else 4),
-                            "mixer": mixer,
-                            "dropout": 0.1,
-                        },
-                    }
-                },
-                "training": {
-                    "steps": 6 if tiny else 3000,
-                    "batch": 8 if tiny else 64,
-                    "lr": 1e-3,
-                    "warmup": 2 if tiny else 200,
-                    "precision": "float32" if tiny else "bfloat16",
-                    "prefetch": 4,
-                    "log_every": 50,
-                    "evaluate_every": 3 if tiny else 300,
-                    "seed": seed,
-                },
-            }
+    first, *others = MIXERS
+    wanted = [(seed, first) for seed in range(args.seeds)]
+    wanted += [(seed, name) for seed in range(args.seeds) for name in others]
+    for seed, name in wanted:
+        front = {"width": 16 if tiny else 128, "kernels": [10, 8, 4], "strides": [5, 4, 2]}
+        found[f"{name}_{seed}"] = {
+            "task": {"name": "digits", "folder": folder, "seed": 0, **CHANGES},
+            "model": {
+                "trunk": {
+                    "name": "waveform",
+                    "front": {**front, "norm": "layer", "bias": True},
+                    "embedding": {"positions": "sinusoidal"},
+                    "stack": {
+                        "frame": {"dim": 16 if tiny else 128, "heads": 4},
+                        "order": "sf" * (1 if tiny else 4),
+                        "mixer": MIXERS[name],
+                        "dropout": 0.1,
+                    },
+                }
+            },
+            "training": {
+                "steps": 6 if tiny else 3000,
+                "batch": 8 if tiny else 64,
+                "lr": 1e-3,
+                "warmup": 2 if tiny else 200,
+                "precision": "float32" if tiny else "bfloat16",
+                "prefetch": 4,
+                "log_every": 50,
+                "evaluate_every": 3 if tiny else 300,
+                "seed": seed,
+            },
+        }
     return found
 
 

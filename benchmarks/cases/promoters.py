@@ -32,14 +32,20 @@ LONG_MIXERS = {
 
 
 def cells(args: Any) -> dict[str, dict[str, Any]]:
-    """The long ones with one seed, then every organism with every seed."""
-    found = {f"long_{name}_0": long(mixer, args) for name, mixer in LONG_MIXERS.items()}
-    for seed in range(args.seeds):
-        for name, (organism, kinds) in SHORT.items():
-            for label, mixer in SHORT_MIXERS.items():
-                own = short(organism, kinds, mixer, seed, args)
-                found[f"{name}_{label}_{seed}"] = own
+    """Every organism with one seed, the long ones, then every organism with the other seeds."""
+    found = every_organism(0, args)
+    found |= {f"long_{name}_0": long(mixer, args) for name, mixer in LONG_MIXERS.items()}
+    for seed in range(1, args.seeds):
+        found |= every_organism(seed, args)
     return found
+
+
+def every_organism(seed: int, args: Any) -> dict[str, dict[str, Any]]:
+    return {
+        f"{name}_{label}_{seed}": short(organism, kinds, mixer, seed, args)
+        for name, (organism, kinds) in SHORT.items()
+        for label, mixer in SHORT_MIXERS.items()
+    }
 
 
 def short(
