@@ -3,6 +3,8 @@ import torch
 
 from weft.errors import WeftError
 from weft.layers.norm import Norm
+from weft.mixers import Frame
+from weft.models import Stack
 
 
 def stirred(norm: Norm, dim: int):
@@ -26,6 +28,20 @@ def test_rms_norm_is_its_equation():
     assert [name for name, _ in module.named_parameters()] == ["weight"]
 
 
+def test_norms_without_a_shift():
+    module = Norm(shift=False).build(7)
+    assert [name for name, _ in module.named_parameters()] == ["weight"]
+
+
+def test_the_first_sublayer_may_have_no_norm():
+    frame = Frame(dim=8, heads=2)
+    stack = Stack(frame=frame, order="sfsf", norm=Norm(enters=True, first=False)).build()
+    norms = [type(each.norm) for each in stack.sublayers]
+    assert norms == [torch.nn.Identity, *[torch.nn.LayerNorm] * 3]
+    with pytest.raises(WeftError, match="share their norms"):
+        Stack(frame=frame, order="sfsf", norm=Norm(first=False), shared=1)
+
+
 @pytest.mark.parametrize("kind", ["layer", "rms"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_squares_do_not_overflow_in_half_precision(kind, dtype):
@@ -41,6 +57,7 @@ def test_squares_do_not_overflow_in_half_precision(kind, dtype):
         ({"kind": "batch"}, "kind is one of 'layer', 'rms', 'none'; got 'batch'"),
         ({"place": "middle"}, "place is one of 'pre', 'post', 'both'; got 'middle'"),
         ({"eps": 0.0}, "positive; got 0.0"),
+        ({"first": False, "place": "post"}, "got place=.post."),
     ],
 )
 def test_refuses(settings, message):

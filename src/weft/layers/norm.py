@@ -11,7 +11,8 @@ pre (Xiong et al. 2020, https://arxiv.org/abs/2002.04745). "both" is x + norm'(f
 norms for each sublayer and one after the last (Gemma 3, https://arxiv.org/abs/2503.19786).
 
 `enters` says whether the embedding has a norm where that differs from the place's habit: XLNet is
-"post" without one.
+"post" without one. ModernBERT is "pre" with one, so that its first sublayer needs none of its own
+(`first=False`), and its norms have no shift b (`shift=False`), https://arxiv.org/abs/2412.13663.
 """
 
 from __future__ import annotations
@@ -32,10 +33,17 @@ class Norm:
     place: Literal["pre", "post", "both"] = "pre"
     eps: float = 1e-5
     enters: bool | None = None  # a norm on the embedding; None: where the place is "post"
+    first: bool = True  # a norm before the first sublayer too, where norms stand before them
+    shift: bool = True  # kind "layer" adds b; an rms norm never does
 
     def __post_init__(self) -> None:
         if not self.eps > 0:
             raise WeftError(f"eps keeps a constant row finite, so it is positive; got {self.eps}")
+        if not self.first and self.place != "pre":
+            raise WeftError(
+                "first=False leaves out the norm before the first sublayer, so norms stand before "
+                f"sublayers (place='pre'); got place={self.place!r}"
+            )
 
     @property
     def on_embedding(self) -> bool:
@@ -46,4 +54,6 @@ class Norm:
         """(..., c) -> (..., c)."""
         if self.kind == "none":
             return nn.Identity()
-        return (nn.LayerNorm if self.kind == "layer" else nn.RMSNorm)(dim, eps=self.eps)
+        if self.kind == "rms":
+            return nn.RMSNorm(dim, eps=self.eps)
+        return nn.LayerNorm(dim, eps=self.eps, bias=self.shift)

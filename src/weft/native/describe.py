@@ -58,7 +58,7 @@ def describe(model: nn.Module, precision: WeightPrecision) -> NativePlan:
         raise Unsupported(f"native decoding runs every layer once; got {stack.config.depth}")
     only(model.config, "trunk tied output")
     norm: Norm = stack.config.norm
-    if norm.place == "both" or norm.on_embedding != (norm.place == "post"):
+    if norm.place == "both" or norm.on_embedding != (norm.place == "post") or not norm.first:
         raise Unsupported(f"native decoding has norms before or after sublayers; got {norm}")
     if norm.kind not in ("layer", "rms"):
         raise Unsupported(f"native decoding needs norm='layer' or 'rms'; got {norm.kind!r}")

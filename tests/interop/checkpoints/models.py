@@ -16,6 +16,8 @@ BERT = {
     "max_position_embeddings": 64,
 }
 DEEP = {**BERT, "num_hidden_layers": 4}
+SPECIAL = {f"{name}_token_id": i for i, name in enumerate(("pad", "bos", "eos", "cls", "sep"))}
+MODERNBERT = {**DEEP, **SPECIAL, "local_attention": 8}
 LLAMA = {**BERT, "num_key_value_heads": 1}
 BART = {
     "vocab_size": VOCAB,
@@ -146,6 +148,24 @@ TINY = {
     "BART": Tiny("BartForConditionalGeneration", BART),
     "BART, body": Tiny("BartModel", {**BART, "scale_embedding": True}),
     "mBART": Tiny("MBartForConditionalGeneration", BART),
+    "ModernBERT": Tiny("ModernBertForMaskedLM", MODERNBERT, FLOAT32_NORMS),
+    "ModernBERT, biases": Tiny(
+        "ModernBertForMaskedLM",
+        {
+            **MODERNBERT,
+            "norm_bias": True,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "classifier_bias": True,
+            "tie_word_embeddings": False,
+        },
+        FLOAT32_NORMS,
+    ),
+    "ModernBERT, classes": Tiny(
+        "ModernBertForSequenceClassification",
+        {**MODERNBERT, "num_labels": 3, "classifier_pooling": "mean"},
+        FLOAT32_NORMS,
+    ),
     "ViT": Tiny("ViTForImageClassification", VIT),
     "ViT, body": Tiny("ViTModel", VIT),
     "XLNet": Tiny("XLNetLMHeadModel", XLNET, 1e-7),

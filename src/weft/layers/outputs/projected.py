@@ -41,6 +41,8 @@ class ProjectedTable(BaseOutput):
     width: int | None = None  # of the table's rows; None: the model's
     between: str = "gelu"  # the activation
     norm_eps: float = 1e-12
+    hidden_bias: bool = True  # b
+    norm_shift: bool = True  # of the norm
     chunk: int | None = None  # tokens whose scores exist at one time in the loss; None: all
 
     def __post_init__(self) -> None:
@@ -76,9 +78,9 @@ class ProjectedOutput(TableOutput):
         super().__init__()
         self.config, self.chunk = config, config.chunk
         width = config.width or dim
-        self.hidden = nn.Linear(dim, width)
+        self.hidden = nn.Linear(dim, width, bias=config.hidden_bias)
         self.between = BETWEEN[config.between]
-        self.norm = nn.LayerNorm(width, eps=config.norm_eps)
+        self.norm = nn.LayerNorm(width, eps=config.norm_eps, bias=config.norm_shift)
         self.weight = token_table(width, vocab, tied)
         self.bias = nn.Parameter(torch.zeros(vocab))
 

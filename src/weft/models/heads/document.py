@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from weft.errors import WeftError
 from weft.feedforward.activations import activation_of
 from weft.layers.marks import Marks
+from weft.layers.norm import Norm
 from weft.layers.padding import real_tokens, refuse_mask
 from weft.models.registry import MODELS, TrunkModel
 from weft.models.stack.order import CROSSING, count
@@ -50,6 +51,8 @@ class Classifier:
     hidden: int | None = None  # units of a hidden layer before the classes; None: no such layer
     trimmed: bool = False  # pool="first": the last layer computes the register that is read alone
     between: str = "gelu"  # the activation of the hidden layer
+    hidden_bias: bool = True  # of the hidden layer
+    hidden_norm: Norm | None = None  # behind its activation; its place says nothing
 
     def __post_init__(self) -> None:
         check_head(self, self.trunk)
@@ -87,8 +90,7 @@ class ClassifierModule(Predicts, TrunkModel):
         self.config = config
         self.trunk = config.trunk.build()
         self.pool = build_pool(config, config.trimmed)
-        between = config.between
-        self.head = scoring_head(self.pool.width, config.hidden, config.classes, between)
+        self.head = scoring_head(self.pool.width, config.hidden, config.classes, config)
 
     def forward(
         self,
@@ -238,27 +240,35 @@ def check_tokens(x: Tensor) -> None:
 
 
 class Between(nn.Module):
-    """The activation of a hidden layer, by its name."""
+    """The activation of a hidden layer, by its name, and a norm where there is one."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, norm: nn.Module | None = None) -> None:
         super().__init__()
         self.activation = activation_of(name)
+        self.norm = norm
 
     def forward(self, x: Tensor) -> Tensor:
         """(...) -> (...)."""
-        return self.activation(x)
+        y = self.activation(x)
+        return y if self.norm is None else self.norm(y)
 
 
-def scoring_head(inputs: int, hidden: int | None, classes: int, between: str = "gelu") -> nn.Module:
-    """(b, inputs) -> (b, classes), with a hidden layer or without."""
+def scoring_head(
+    inputs: int, hidden: int | None, classes: int, told: Classifier | None = None
+) -> nn.Module:
+    """(b, inputs) -> (b, classes), with a hidden layer, as a classifier's config has it, or not."""
     layers: list[Any]
     if hidden is None:
         layers = [nn.Linear(inputs, classes)]
     else:
-        layers = [nn.Linear(inputs, hidden), Between(between), nn.Linear(hidden, classes)]
+        norm = None if told is None or told.hidden_norm is None else told.hidden_norm.build(hidden)
+        between = Between("gelu" if told is None else told.between, norm)
+        first = nn.Linear(inputs, hidden, bias=told is None or told.hidden_bias)
+        layers = [first, between, nn.Linear(hidden, classes)]
     for layer in layers[::2]:
         nn.init.normal_(layer.weight, std=INITIAL_STD)
-        nn.init.zeros_(layer.bias)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
     return nn.Sequential(*layers)
 
 

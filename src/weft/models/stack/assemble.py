@@ -11,6 +11,7 @@ import dataclasses
 from typing import Any
 
 from weft.errors import WeftError
+from weft.layers.norm import Norm
 from weft.layers.projections.dense import DenseProjection
 from weft.mixers import Frame, Mixer
 from weft.models.stack.order import CROSSING, FEEDING, MIXING, count, split
@@ -23,6 +24,8 @@ from weft.models.stack.sublayer import (
     Sublayer,
 )
 from weft.models.stack.weighted import WeightedHeads, WeightedSublayer
+
+_NO_NORM = Norm(kind="none")
 
 
 def build_sublayers(config: Any, frame: Frame, causal: bool) -> list[Sublayer]:
@@ -48,6 +51,11 @@ def check_shared(config: Any) -> None:
         raise WeftError(
             f"shared is a number of groups for {len(parts)} layers, 0: none is shared; "
             f"got shared={config.shared}"
+        )
+    if not config.norm.first and (config.shared or config.depth.repeats > 1):
+        raise WeftError(
+            "layers that share their parameters share their norms too, so the first has what the "
+            f"others have; set Norm(first=True), got shared={config.shared}, depth={config.depth}"
         )
     if config.shared and config.depth.repeats > 1:
         raise WeftError(
@@ -83,7 +91,8 @@ def _settings(config: Any, place: int) -> list[Any]:
 
 def _sublayer(config: Any, frame: Frame, causal: bool, place: int) -> Sublayer:
     letter, before = config.order[place], config.order[:place]
-    around = (config.norm, frame.dim, config.dropout, config.residual)
+    norm = config.norm if place or config.norm.first else _NO_NORM
+    around = (norm, frame.dim, config.dropout, config.residual)
     if letter == "f":
         return FeedForwardSublayer(_feedforward(config, frame, before), *around)
     if letter == "c":

@@ -41,6 +41,7 @@ FILES = {
     "mbart": "bart",
     "vit": "vit",
     "xlnet": "xlnet",
+    "modernbert": "modernbert",
 }
 # Those that weft has no equal of, and why.
 REFUSED: dict[str, str] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from weft.errors import Unsupported
@@ -50,6 +51,13 @@ def refuse_unless(c: Any, **wanted: Any) -> None:
                 f"{c.model_type} checkpoints are read with {name}="
                 f"{' or '.join(map(repr, allowed))}; this one has {name}={found!r}"
             )
+
+
+def by_layer_type(c: Any, known: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The mixer of each layer, by the type that the config gives it."""
+    if unknown := sorted(set(c.layer_types) - set(known)):
+        raise Unsupported(f"layers of type {', '.join(unknown)}; known: {', '.join(known)}")
+    return tuple(known[each] for each in c.layer_types)
 
 
 def rope(c: Any, layer_type: str | None = None) -> Rope:

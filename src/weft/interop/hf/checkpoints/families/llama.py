@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.errors import Unsupported
 from weft.feedforward import Dense
 from weft.interop.hf.checkpoints.names import Names, Rows, for_layers, plus_one, under
 from weft.interop.hf.checkpoints.registry import Import, reads
-from weft.interop.hf.checkpoints.settings import gate, refuse_unless, rope
+from weft.interop.hf.checkpoints.settings import by_layer_type, gate, refuse_unless, rope
 from weft.layers.embedding import Embedding
 from weft.layers.norm import Norm
 from weft.layers.outputs import Linear
@@ -90,15 +89,12 @@ def with_head(
 def windowed(c: Any) -> Any:
     """A window in the layers that have one, full attention in the others."""
     window = getattr(c, "sliding_window", None)
-    types = getattr(c, "layer_types", None)
-    if types is None:
+    if getattr(c, "layer_types", None) is None:
         return SlidingWindow(window=window) if window else FullAttention()
     by_type: dict[str, Any] = {"full_attention": FullAttention()}
     if window:
         by_type["sliding_attention"] = SlidingWindow(window=window)
-    if unknown := sorted(set(types) - set(by_type)):
-        raise Unsupported(f"layers of type {', '.join(unknown)}; known: {', '.join(by_type)}")
-    return tuple(by_type[each] for each in types)
+    return by_layer_type(c, by_type)
 
 
 @reads("llama", heads=HEADS)
