@@ -66,10 +66,8 @@ def _offset(table: nn.Embedding) -> int:
 
 def _lengthen_buffers(owner: nn.Module, size: int) -> None:
     """Position numbers and zeros of types that modules keep ready."""
-    if isinstance(getattr(owner, "position_ids", None), Tensor):
-        device = owner.position_ids.device  # type: ignore[union-attr]
-        owner.register_buffer("position_ids", torch.arange(size, device=device)[None], False)
-    if isinstance(getattr(owner, "token_type_ids", None), Tensor):
-        device = owner.token_type_ids.device  # type: ignore[union-attr]
-        zeros = torch.zeros(1, size, dtype=torch.long, device=device)
-        owner.register_buffer("token_type_ids", zeros, False)
+    ids, types = getattr(owner, "position_ids", None), getattr(owner, "token_type_ids", None)
+    if isinstance(ids, Tensor):
+        owner.register_buffer("position_ids", torch.arange(size, device=ids.device)[None], False)
+    if isinstance(types, Tensor):
+        owner.register_buffer("token_type_ids", types.new_zeros(1, size), False)

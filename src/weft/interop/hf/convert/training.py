@@ -104,7 +104,8 @@ class MasterWeights:
         self.optimiser.step()
         with torch.no_grad():
             if self.masters[0] is not self.own[0]:
-                torch._foreach_copy_(self.own, self.masters)
+                for own, master in zip(self.own, self.masters, strict=True):
+                    own.copy_(master)
         for one in (*self.own, *self.masters):
             one.grad = None
 

@@ -24,7 +24,8 @@ from weft.patterns import pattern as parse
 from weft.patterns.derive import mask
 from weft.patterns.lower import branches
 
-Patterns = str | Pattern | Mapping[str | int, str | Pattern]
+PatternByLayer = Mapping[str, str | Pattern] | Mapping[int, str | Pattern]
+Patterns = str | Pattern | PatternByLayer
 
 SIDES = ("encoder", "decoder")
 _KEY = re.compile(rf"(?:(?P<side>{'|'.join(SIDES)})\.)?(?P<layers>\*|[\d,\s-]+)")

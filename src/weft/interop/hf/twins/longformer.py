@@ -45,9 +45,10 @@ class WindowTwin(Twin):
 
     def __init__(self, theirs: Any, shared: Pass) -> None:
         self.theirs, self.shared = theirs, shared
-        config = Longformer(window=theirs.one_sided_attn_window_size + 1, global_first=0)
+        window: int = theirs.one_sided_attn_window_size + 1
+        config = Longformer(window=window, global_first=0)
         frame = Frame(dim=theirs.embed_dim, heads=theirs.num_heads, dropout=theirs.dropout)
-        self.window = Sliding(config.window)
+        self.window = Sliding(window)
         self.mixer = config.build(frame)
         project: Any = self.mixer.project
         project.to_q, project.to_k, project.to_v = theirs.query, theirs.key, theirs.value

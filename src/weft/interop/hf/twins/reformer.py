@@ -57,6 +57,7 @@ class HashTwin(Twin):
             own._set_num_buckets(n)
         if buckets is None:
             buckets = own._hash_vectors(qk, rounds, attention_mask)
+        assert buckets is not None
         buckets = buckets.view(len(qk), heads, rounds * n)
         order, back = own._get_sorted_bucket_idx_and_undo_sorted_bucket_idx(n, buckets, rounds)
         token = order % n  # (b, h, r·n)
@@ -92,15 +93,15 @@ class LocalTwin(Twin):
         """(b, n, c) -> what Transformers' answers: values (b, n, h·d), maps."""
         refuse_maps(output_attentions)
         own, n = self.theirs, hidden_states.shape[1]
-        short = own.chunk_length is None or n <= own.chunk_length
-        if _cached(own, past_buckets_states) or short or not own.is_decoder:
+        chunk = own.chunk_length or n
+        if _cached(own, past_buckets_states) or n <= chunk or not own.is_decoder:
             named["past_buckets_states"] = past_buckets_states
             return type(own).forward(own, hidden_states, attention_mask, **named)
         maps = (own.query, own.key, own.value)
         q, k, v = (
             split_heads(y, own.num_attention_heads) for y in side_by_side(hidden_states, maps)
         )
-        seen = Causal() & BlockNeighbours(own.chunk_length, own.num_chunks_before, 0)
+        seen = Causal() & BlockNeighbours(chunk, own.num_chunks_before, 0)
         valid = None if attention_mask is None else attention_mask.to(torch.bool)
         drop = own.dropout if own.training else 0.0
         return _output(own, join_heads(attend(q, k, v, seen, valid=valid, dropout=drop)))
