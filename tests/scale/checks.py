@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,12 @@ def mesh_of(text: str) -> Mesh:
     return Mesh(**{k: int(v) for k, v in (part.split("=") for part in text.split(","))})
 
 
+@cache
+def team_of(mesh: str) -> Team:
+    """One for all checks on a mesh: each group of gloo keeps threads as long as its process."""
+    return Team(mesh_of(mesh), CPU)
+
+
 def stage(mixer="full", feedforward="dense", *, causal=False, **changes) -> Stage:
     frame = Frame(dim=8, heads=4, length=LENGTH, dropout=0.0)
     stack = Stack(frame=frame, order="sf", mixer=mixer, feedforward=feedforward)
@@ -84,7 +91,7 @@ def trained(one: Stage, team: Team | None, steps: int = 3) -> dict[str, torch.Te
 def same_weights(one: Stage, mesh: str, most: float = 1e-10) -> None:
     """A few updates on the mesh end in the weights of one process."""
     alone = trained(one, None)
-    spread = trained(one, Team(mesh_of(mesh), CPU))
+    spread = trained(one, team_of(mesh))
     if dist.get_rank():
         return
     assert alone.keys() == spread.keys()
@@ -123,7 +130,7 @@ def refuses(mesh: str, what: str, name: str, reason: str) -> None:
     """A mesh that the model does not fit is refused with the way out."""
     one = stage(name) if what == "mixer" else stage(feedforward=FEEDS.get(name, name))
     with pytest.raises(WeftError, match=reason):
-        Learner(one, 3, CPU, Team(mesh_of(mesh), CPU))
+        Learner(one, 3, CPU, team_of(mesh))
 
 
 def twin(broken: str, kind: str, mesh: str, name: str = "dense") -> None:
@@ -160,7 +167,7 @@ BROKEN = {
 def memory(mesh: str) -> None:
     """Bytes of parameters and moments of a rank are those of the plan, within 10 %."""
     one = stage(feedforward="gshard(experts=4)" if "ep" in mesh else "dense")
-    learner = Learner(one, 3, CPU, team := Team(mesh_of(mesh), CPU))
+    learner = Learner(one, 3, CPU, team := team_of(mesh))
     batch = one.source.batch(0)
     learner.step(team.rows(batch, 1), 0, 0)
     held = list(learner.model.parameters())
@@ -177,7 +184,7 @@ def annotated(mesh: str) -> None:
     """A model whose parameters are split by rules computes what it did."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4))
-    x, tp = torch.randn(3, 8), Team(mesh_of(mesh), CPU).mesh["tp"]
+    x, tp = torch.randn(3, 8), team_of(mesh).mesh["tp"]
     wanted = model(x)
     rules = {"0.*": ("tp", 0), "2.weight": ("tp", 1)}
     annotate(model, rules, tp)

@@ -20,6 +20,7 @@ SHORT = [
     "feedforward:dp_shard=2:switch",
     "feedforward:ep=2:gshard",
     "feedforward:tp=2:glu",
+    "mixer:cp=2:routing",
     "parts:dp_shard=2",
     "memory:dp_shard=2",
     "memory:ep=2",
@@ -38,10 +39,12 @@ TWINS = [
     "twin:what is ahead in the queue:feedforward:ep=2:switch",
 ]
 EVERY = 6  # the registry in pieces, each a test
-PAIRS = [f"registry:{mesh}=2:{i}:{EVERY}" for mesh in ("dp_shard", "tp") for i in range(EVERY)]
+AXES = ("dp_shard", "tp", "cp")
+PAIRS = [f"registry:{mesh}=2:{i}:{EVERY}" for mesh in AXES for i in range(EVERY)]
 PAIRS += [f"feedforward:{mesh}=2:{name}" for mesh in ("dp_replicate", "dp_shard") for name in FEEDS]
 PAIRS += [f"feedforward:tp=2:{name}" for name in FEEDS if name != "gate"]
 PAIRS += [f"feedforward:ep=2:{name}" for name in ("moe", "switch", "gshard")]
+PAIRS += [f"feedforward:cp=2:{name}" for name in ("glu", "chunked", "sparse", "moe")]
 FOURS = [
     "mixer:dp_shard=2,tp=2:full",
     "mixer:dp_shard=2,tp=2:blockbert",
@@ -52,6 +55,12 @@ FOURS = [
     "feedforward:dp_replicate=2,ep=2:gshard",
     "feedforward:ep=4:moe",
     "feedforward:ep=2,tp=2:moe",
+    *[f"mixer:cp=2,tp=2:{name}" for name in ("full", "longformer", "reformer", "routing", "fnet")],
+    *[f"mixer:cp=2,dp_shard=2:{name}" for name in ("bigbird", "linear_transformer", "etc")],
+    "mixer:cp=2,dp_replicate=2:routing:causal",
+    "mixer:cp=2,dp_shard=2:sru:causal",
+    "feedforward:cp=2,tp=2:glu",
+    "feedforward:cp=2,ep=2:moe",
     "feedforward:tp=4:glu",
     "parts:ep=2,dp_shard=2:switch",
     "memory:dp_shard=2,tp=2",

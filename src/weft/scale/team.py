@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from weft.errors import WeftError
+from weft.mixers import Mixer
 from weft.objectives import Batch, Objective
 from weft.scale.data import Autocast, LossOf, Spread
 from weft.scale.mesh import DATA, Mesh, processes
@@ -182,10 +183,12 @@ class Team(Alone):
 
             split(model, self.mesh["cp"].get_group())
         if self.data_ranks * self.copies > 1:
-            own = Group(self.readers.get_group())
+            own, of_rows = Group(self.readers.get_group()), Group(self.data.get_group())
             for module in model.modules():
                 if hasattr(module, "across"):
-                    setattr(module, "across", own)  # noqa: B010  # modules are typed otherwise
+                    # A mixer reads whole sequences under cp, and each of its ranks other heads.
+                    across = of_rows if isinstance(module, Mixer) else own
+                    setattr(module, "across", across)  # noqa: B010  # modules are typed otherwise
         return model
 
     def spread(self, model: nn.Module, objective: Objective, autocast: Autocast) -> Spread:

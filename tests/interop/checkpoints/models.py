@@ -18,6 +18,8 @@ BERT = {
 DEEP = {**BERT, "num_hidden_layers": 4}
 SPECIAL = {f"{name}_token_id": i for i, name in enumerate(("pad", "bos", "eos", "cls", "sep"))}
 MODERNBERT = {**DEEP, **SPECIAL, "local_attention": 8}
+# Seven blocks and fewer are read in full.
+BIGBIRD = {**BERT, **SPECIAL, "block_size": 2, "num_random_blocks": 1}
 LLAMA = {**BERT, "num_key_value_heads": 1}
 BART = {
     "vocab_size": VOCAB,
@@ -75,6 +77,7 @@ class Tiny:
     settings: dict[str, Any]
     tolerance: float = 1e-10  # larger where Transformers computes a part in float32
     padded: bool = True
+    missing: int = 6  # tokens of the second row
     dtype: torch.dtype = torch.float64
 
     @property
@@ -165,6 +168,16 @@ TINY = {
         "ModernBertForSequenceClassification",
         {**MODERNBERT, "num_labels": 3, "classifier_pooling": "mean"},
         FLOAT32_NORMS,
+    ),
+    "BigBird": Tiny("BigBirdForMaskedLM", BIGBIRD, missing=1),
+    "BigBird, short": Tiny("BigBirdForMaskedLM", {**BIGBIRD, "block_size": 3}),
+    "BigBird, full": Tiny(
+        "BigBirdForMaskedLM", {**BIGBIRD, "attention_type": "original_full", "use_bias": False}
+    ),
+    "BigBird, classes": Tiny(
+        "BigBirdForSequenceClassification",
+        {**BIGBIRD, "num_labels": 3, "rescale_embeddings": True},
+        missing=1,
     ),
     "ViT": Tiny("ViTForImageClassification", VIT),
     "ViT, body": Tiny("ViTModel", VIT),

@@ -22,7 +22,7 @@ def inputs(name, dtype):
     mask = torch.ones(2, N, dtype=torch.long)
     if not tiny.padded:
         return {"input_ids": ids}, (ids,), {}, mask.bool()
-    mask[1, N - 6 :] = 0
+    mask[1, N - tiny.missing :] = 0
     theirs = {"input_ids": ids, "attention_mask": mask}
     if not getattr(tiny.config_class(**tiny.settings), "is_encoder_decoder", False):
         return theirs, (ids,), {"attention_mask": mask}, mask.bool()

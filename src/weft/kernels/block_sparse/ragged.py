@@ -21,7 +21,7 @@ def attend_lists(
 ) -> Tensor:
     """q (b, h, n, d), k and v (b, g, n, d), valid (b, n), lists (b, u, l) -> (b, h, n, d).
 
-    A block is listed at most once. A query that may read nothing returns 0.
+    A block that is listed k times counts k times. A query that may read nothing returns 0.
     """
     n, heads = q.shape[2], q.shape[1]
     k, v = expand_heads(k, heads), expand_heads(v, heads)

@@ -42,6 +42,7 @@ FILES = {
     "vit": "vit",
     "xlnet": "xlnet",
     "modernbert": "modernbert",
+    "big_bird": "big_bird",
 }
 # Those that weft has no equal of, and why.
 REFUSED: dict[str, str] = {}

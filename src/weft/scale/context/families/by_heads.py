@@ -10,7 +10,6 @@ transform has channels in the place of heads.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 
 from weft.kernels.dense.reference import expand_heads
 from weft.kernels.nsa.gates import gated_sum
@@ -80,7 +80,7 @@ def shares_of(mixer: Any, ranks: int) -> tuple[Shares, Shares]:
 
 def narrowed(mixer: Any, queries: tuple[int, int], keys: tuple[int, int]) -> Any:
     """The mixer with these heads alone, its parameters views of the whole ones."""
-    one = copy.copy(mixer)
+    one = _shallow(mixer)
     given = {"heads": queries[1] - queries[0], "kv_heads": keys[1] - keys[0]}
     object.__setattr__(one, "frame", dataclasses.replace(mixer.frame, **given))
     kept = {"_parameters": dict(mixer._parameters), "_buffers": dict(mixer._buffers)}
@@ -97,6 +97,17 @@ def narrowed(mixer: Any, queries: tuple[int, int], keys: tuple[int, int]) -> Any
     if mixer.positions.biased:
         one._modules["positions"] = OfHeads(mixer.positions, queries[0])
     return one
+
+
+def _shallow(module: Any) -> Any:
+    """A copy that shares all attributes; FSDP2's class would run the constructor."""
+    one = object.__new__(next(kind for kind in type(module).__mro__ if not _of_fsdp(kind)))
+    one.__dict__.update(module.__dict__)
+    return one
+
+
+def _of_fsdp(kind: type) -> bool:
+    return issubclass(kind, FSDPModule)
 
 
 def _per_head(mixer: Any) -> dict[str, tuple[int, bool]]:
@@ -204,7 +215,7 @@ def mix_transformer_xl(
 
 def _rows_of(linear: torch.nn.Linear, first: int, end: int, width: int) -> torch.nn.Module:
     """The rows of a matrix that belong to some heads."""
-    one = copy.copy(linear)
+    one = _shallow(linear)
     one.__dict__["_parameters"] = dict(linear._parameters)
     part: Any = linear.weight.narrow(0, first * width, (end - first) * width)
     one._parameters["weight"] = part

@@ -259,7 +259,8 @@ def mix_etc(mixer: ETCAttention, x: Tensor, given: Given, world: World) -> Tenso
         long = long[:, :, before : before + rows.shape[2]]
     else:
         long = tied(rows, k_all, v_all)
-    out = mixer.project.out(long)
+    # Where all tokens are global, the projection of long ones is unused, as in one process.
+    out = mixer.project.out(long) if g < world.length else x[:, own_global:]
     if not g:
         return out
     top = _global_rows(mixer, q, k, v, seen, member, g, world)

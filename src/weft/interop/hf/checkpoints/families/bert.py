@@ -49,9 +49,13 @@ EMBEDDING: Rows = {
 def encoder(c: Any, *, length: int | None = None, **frame: Any) -> Encoder:
     """The body of an encoder like BERT's; further settings go to the frame."""
     refuse_unless(c, position_embedding_type="absolute", is_decoder=False)
+    rescaled = bool(getattr(c, "rescale_embeddings", False))
     return Encoder(
         embedding=Embedding(
-            vocab=c.vocab_size, positions="learned", types=getattr(c, "type_vocab_size", 0)
+            vocab=c.vocab_size,
+            positions="learned",
+            types=getattr(c, "type_vocab_size", 0),
+            multiplier=c.hidden_size**0.5 if rescaled else 1.0,
         ),
         stack=Stack(
             frame=Frame(
