@@ -159,3 +159,15 @@ def test_clients_that_several_processes_make(tmp_path, monkeypatch):
     for name in ("starts", "codes", "numbers", "times", "until"):
         np.testing.assert_array_equal(getattr(alone[0], name), getattr(together[0], name))
     np.testing.assert_array_equal(alone[1], together[1])
+
+
+def test_amounts_are_those_of_a_bank():
+    found = Generator(0).clients(np.arange(40), np.zeros(40))
+    real = np.arange(found.codes.shape[1]) < found.lengths[:, None]
+    amount, balance = found.numbers[..., 0][real], found.numbers[..., 1][real]
+    assert 10 < np.median(amount) < 100
+    assert amount.max() < 1e6
+    assert np.abs(balance).max() < 1e6
+    dearness = found.codes[..., 0][real].astype(int) % 9  # of the merchant category
+    middle = [np.median(np.log(amount[dearness == k])) for k in range(9)]
+    np.testing.assert_allclose(np.diff(middle), 0.25, atol=0.15)
