@@ -32,6 +32,13 @@ BART = {
     "decoder_ffn_dim": 20,
     "max_position_embeddings": 32,
 }
+LED = {
+    **{k: v for k, v in BART.items() if "max" not in k},
+    "attention_window": [4, 6],
+    "max_encoder_position_embeddings": 36,
+    "max_decoder_position_embeddings": 30,
+}
+PEGASUS_BLOCKS = {**BART, "block_size": 2, "num_random_blocks": 1}
 T5 = {
     "vocab_size": VOCAB,
     "d_model": 16,
@@ -191,6 +198,13 @@ TINY = {
         {**BERT, "attention_window": [4, 6]},
         2e-6,
         dtype=torch.float32,
+    ),
+    "LED": Tiny("LEDForConditionalGeneration", LED, 2e-6, dtype=torch.float32),
+    "LED, body": Tiny("LEDModel", LED, 2e-6, dtype=torch.float32),
+    "BigBirdPegasus": Tiny("BigBirdPegasusForConditionalGeneration", PEGASUS_BLOCKS, missing=1),
+    "BigBirdPegasus, body": Tiny(
+        "BigBirdPegasusModel",
+        {**PEGASUS_BLOCKS, "use_bias": True, "attention_type": "original_full"},
     ),
     "FNet": Tiny(
         "FNetForMaskedLM",

@@ -14,7 +14,7 @@ Importing this package needs Transformers (`pip install 'weft[hf]'`).
 """
 
 from weft.interop.hf import required as _required  # noqa: F401  # first: says what to install
-from weft.interop.hf.checkpoints.families.vit import patches
+from weft.interop.hf.checkpoints.families.pictures.vit import patches
 from weft.interop.hf.checkpoints.load import load
 from weft.interop.hf.citizen.auto import class_for
 from weft.interop.hf.citizen.config import WeftConfig

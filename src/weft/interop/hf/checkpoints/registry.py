@@ -36,13 +36,15 @@ FILES = {
     "qwen2": "llama",
     "gemma": "llama",
     "gemma3_text": "llama",
-    "t5": "t5",
-    "bart": "bart",
-    "mbart": "bart",
-    "vit": "vit",
+    "t5": "seq2seq.t5",
+    "bart": "seq2seq.bart",
+    "mbart": "seq2seq.bart",
+    "vit": "pictures.vit",
     "xlnet": "xlnet",
     "modernbert": "modernbert",
     "big_bird": "big_bird",
+    "led": "seq2seq.led",
+    "bigbird_pegasus": "seq2seq.bigbird_pegasus",
 }
 # Those that weft has no equal of, and why.
 REFUSED: dict[str, str] = {}

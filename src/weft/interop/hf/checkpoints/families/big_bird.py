@@ -24,6 +24,11 @@ from weft.interop.hf.checkpoints.settings import activation, refuse_unless
 from weft.layers.projections.dense import DenseProjection
 from weft.mixers import BigBird, FullAttention
 
+NOTE = (
+    "Transformers takes the last block of the padded batch, weft that of each text: equal "
+    "where padding ends in the same block; in training weft draws blocks of its own"
+)
+
 
 def mixer(c: Any) -> Any:
     """The attention of every layer."""
@@ -33,12 +38,7 @@ def mixer(c: Any) -> Any:
     return BigBird(block=c.block_size, random=c.num_random_blocks, published=True)
 
 
-@reads(
-    "big_bird",
-    heads=HEADS,
-    note="Transformers takes the last block of the padded batch, weft that of each text: equal "
-    "where padding ends in the same block; in training weft draws blocks of its own",
-)
+@reads("big_bird", heads=HEADS, note=NOTE)
 def big_bird(c: Any, head: str) -> Import:
     """BigBird."""
     biases = DenseProjection(biases="qkvo" if c.use_bias else "o")

@@ -10,7 +10,15 @@ from __future__ import annotations
 from typing import Any
 
 from weft.feedforward import Dense
-from weft.interop.hf.checkpoints.names import Names, Rows, Take, for_layers, rows_from, under
+from weft.interop.hf.checkpoints.names import (
+    Names,
+    Rows,
+    Take,
+    for_layers,
+    rows_from,
+    under,
+    within,
+)
 from weft.interop.hf.checkpoints.registry import Import, reads
 from weft.interop.hf.checkpoints.settings import activation, refuse_unless
 from weft.layers.embedding import Embedding
@@ -67,7 +75,7 @@ def stack(
 
 def embedding(c: Any) -> Embedding:
     """The embedding of either side."""
-    scale = c.d_model**0.5 if c.scale_embedding else 1.0
+    scale = c.d_model**0.5 if getattr(c, "scale_embedding", False) else 1.0
     return Embedding(vocab=c.vocab_size, positions="learned", multiplier=scale)
 
 
@@ -96,10 +104,10 @@ def side_rows(c: Any, side: str, offset: int, attend: Rows | None = None) -> Row
     return inner
 
 
-def reading(c: Any, head: str, model: Any, encoder: Rows, decoder: Rows) -> Import:
+def reading(
+    c: Any, head: str, model: Any, encoder: Rows, decoder: Rows, *, prefix: str = "model."
+) -> Import:
     """The model, and its names from those of both sides."""
-    from weft.interop.hf.checkpoints.names import within
-
     rows: Rows = {"encoder.embedding.table": "shared.weight"}
     for side, inner in (("encoder", encoder), ("decoder", decoder)):
         rows |= under(f"{side}.", within(f"{side}.", inner))
@@ -108,7 +116,7 @@ def reading(c: Any, head: str, model: Any, encoder: Rows, decoder: Rows) -> Impo
         rows = under("trunk.", rows)
         rows["output.bias"] = Take(("final_logits_bias",), lambda bias: bias[0])
         copies["lm_head.weight"] = "shared.weight"
-    return Import(model, Names(rows, "model.", copies, {}))
+    return Import(model, Names(rows, prefix, copies, {}))
 
 
 @reads("bart", heads=HEADS)
