@@ -35,6 +35,7 @@ def parser(text: str) -> argparse.ArgumentParser:
     found.add_argument("--out", type=Path, required=True)
     found.add_argument("--data", default="", help="a folder of the tasks' folders")
     found.add_argument("--seconds", type=float, default=600.0, help="all told")
+    found.add_argument("--minutes", type=float, help="of each training, which then ends early")
     found.add_argument("--jobs", type=int, default=6, help="cells at a time")
     found.add_argument("--seeds", type=int, default=3)
     found.add_argument("--only", default="", help="cells whose names hold this")
@@ -48,6 +49,7 @@ def run(script: str, args: argparse.Namespace, cells: dict[str, dict[str, Any]])
     """Train one cell here, or all that are left in processes of their own."""
     rows = args.out / "rows.jsonl"
     if args.cell:
+        cells[args.cell]["training"]["minutes"] = args.minutes
         return one(args.cell, cells[args.cell], args.out, args.device)
     began = time.monotonic()
     done = {row["cell"] for row in read(rows)} if rows.exists() else set()
