@@ -69,11 +69,15 @@ def mixed(config: Any, frame: Frame, dtype: torch.dtype, words: str, **given: An
     return {**found, "output": [*found["output"], alone]}
 
 
+# Since the digests were recorded; compared with Transformers in tests/interop/checkpoints.
+LATER = {"bigbird(block=4, random=1, published=true)"}
+
+
 def every_variant() -> Iterator[tuple[Any, bool, str]]:
     """Each variant of each mixer in each direction it has, and both in words."""
     for name in MIXERS:
         for config in variants(MIXERS[name]):
-            for causal in directions(config):
+            for causal in () if str(config) in LATER else directions(config):
                 yield config, causal, f"{config}, {'causal' if causal else 'both ways'}"
 
 

@@ -105,7 +105,9 @@ def test_a_kept_key_is_asked_for_by_its_position():
 
 @pytest.mark.parametrize("name", [name for name in MIXERS if hasattr(MIXERS[name], "pattern")])
 def test_every_fixed_pattern_mechanism_keeps_what_it_must(name):
-    for config in MIXERS[name].variants():
+    streaming = [config for config in MIXERS[name].variants() if config.traits.causal]
+    assert streaming or not MIXERS[name]().traits.causal
+    for config in streaming:
         mixer = config.build(Frame(dim=8, heads=2, causal=True))
         for now in (1, 8, 29, 40):
             kept = mixer.needed(np.arange(now), now)

@@ -60,7 +60,7 @@ class RelativeTwin(Twin):
         return (norm(self.notes, own.layer_norm, z),)
 
 
-class FeedForwardTwin(Twin):
+class FunnelFFNTwin(Twin):
     """The feedforward sublayer, which stores its hidden units once."""
 
     def __init__(self, theirs: Any, notes: Recomputed) -> None:
@@ -86,7 +86,7 @@ register(
         ("Funnel",),
         {"FunnelRelMultiheadAttention": forward_by(RelativeTwin)},
         around={
-            "FunnelPositionwiseFFN": noted(FeedForwardTwin),
+            "FunnelPositionwiseFFN": noted(FunnelFFNTwin),
             "FunnelEncoder": noted(EncoderTwin),
             "FunnelDecoder": noted(EncoderTwin),
         },

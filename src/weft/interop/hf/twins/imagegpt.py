@@ -72,7 +72,7 @@ class NormTwin(Twin):
         return self.notes.note(out, lambda: F.rms_norm(stored, weight.shape, weight, eps))
 
 
-class FeedForwardTwin(Twin):
+class ImageGPTMLPTwin(Twin):
     """The feedforward sublayer, which stores its hidden units once."""
 
     def __init__(self, theirs: Any, notes: Recomputed) -> None:
@@ -92,7 +92,7 @@ register(
         {"ImageGPTAttention": forward_by(CausalTwin)},
         around={
             "ImageGPTLayerNorm": noted(NormTwin),
-            "ImageGPTMLP": noted(FeedForwardTwin),
+            "ImageGPTMLP": noted(ImageGPTMLPTwin),
             "ImageGPTBlock": noted(LayerTwin),
             "ImageGPTModel": noted(EncoderTwin),
         },

@@ -46,7 +46,7 @@ class WindowsTwin(Twin):
         return own.o_proj(join_heads(out)), None
 
 
-class FeedForwardTwin(Twin):
+class SwinMLPTwin(Twin):
     """The feedforward sublayer, which stores its hidden units once."""
 
     def __init__(self, theirs: Any, notes: Recomputed) -> None:
@@ -65,7 +65,7 @@ register(
         ("Swin",),
         {"SwinAttention": forward_by(WindowsTwin)},
         around={
-            "SwinMLP": noted(FeedForwardTwin),
+            "SwinMLP": noted(SwinMLPTwin),
             "SwinLayer": noted(LayerTwin),
             "SwinEncoder": noted(EncoderTwin),
         },
