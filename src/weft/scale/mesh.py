@@ -124,4 +124,23 @@ def join(device: str, **given: Any) -> None:
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "localhost")):
         os.environ.setdefault(name, value)
     os.environ.setdefault("MASTER_PORT", "29500")
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", **given)
+    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+    dist.init_process_group(backend, **{**_after_a_restart(), **given})
+
+
+def _after_a_restart() -> dict[str, Any]:
+    """A part of torchrun's store that no process before a restart has written to.
+
+    On one machine torchrun keeps its store over restarts (`static` rendezvous), and with it the
+    addresses of processes that are gone. With several, each round has a store of its own, and the
+    machines do not count restarts alike.
+    """
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if restarts == "0" or os.environ.get("GROUP_WORLD_SIZE") != "1":
+        return {}
+    store, rank, processes = next(rendezvous("env://"))
+    own = PrefixStore(f"restart {restarts}", store)
+    return {"store": own, "rank": rank, "world_size": processes}

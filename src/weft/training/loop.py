@@ -21,6 +21,7 @@ from typing import Any, Literal
 import torch
 
 from weft.metrics import sign as sign_of
+from weft.scale.lost import noticed
 from weft.scale.team import Alone, team_of
 from weft.training.checkpoints import checkpoint, parts
 from weft.training.checkpoints.checkpoint import Checkpoint
@@ -53,6 +54,11 @@ def train(
     Of the run's minutes, `waited` seconds went by before this call (data, a probe), and `reserve`
     seconds are left for what follows (validation, scores).
     """
+    with noticed():
+        return _train(run, folder, progress, waited + reserve)
+
+
+def _train(run: Run, folder: str | Path, progress: Progress | None, apart: float) -> Outcome:
     settings = run.filled_settings
     team = team_of(settings.mesh, settings.torch_device())
     for stage in run.stages:
@@ -71,7 +77,7 @@ def train(
         random = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
         with random, Interrupt() as interrupt:
             trainer = Trainer(run, record, listener, device, interrupt, team)
-            trainer.apart = waited + reserve
+            trainer.apart = apart
             try:
                 return trainer.train()
             finally:

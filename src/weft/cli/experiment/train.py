@@ -71,6 +71,7 @@ def train(
     from weft.cli.experiment.live import Watch
     from weft.cli.screen import console
     from weft.plugins import note
+    from weft.scale.lost import tell_torchrun
     from weft.scale.mesh import leave, rank
     from weft.training.checkpoints.run_folder import check_place
     from weft.use.fit import train_in
@@ -99,7 +100,11 @@ def train(
 
         experiment = for_speed(experiment)
     watch = Watch(console(error=True))
-    outcome = train_in(folder, experiment, watch, began=began, scored=bool(tables))
+    try:
+        outcome = train_in(folder, experiment, watch, began=began, scored=bool(tables))
+    except Exception as error:
+        tell_torchrun(error)
+        raise
     leave()
     if rank():  # of several processes the first one tells
         raise typer.Exit(STOPPED if outcome.status == "interrupted" else 0)
