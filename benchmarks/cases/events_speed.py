@@ -43,7 +43,7 @@ def write_file(path: Path, events: int, mixed: bool) -> None:
     import pyarrow
     from pyarrow import csv, parquet
 
-    made = path.with_suffix(".parquet")
+    made = path.with_name(f"{path.stem}-made.parquet")
     write_parquet(str(made), clients=max(1, events // 700))
     if mixed:
         table = parquet.read_table(made)
@@ -54,6 +54,8 @@ def write_file(path: Path, events: int, mixed: bool) -> None:
             for batch in source.iter_batches():
                 out.write_batch(batch)
         made.unlink()
+    else:
+        made.rename(path)
 
 
 def measured(path: Path, folder: Path) -> dict[str, object]:
@@ -87,12 +89,16 @@ def main() -> None:
     parser.add_argument("--events", type=int, nargs="+", default=[2_000_000])
     parser.add_argument("--kind", choices=("parquet", "csv"), default="parquet")
     parser.add_argument("--mixed", action="store_true", help="in order of time, clients scattered")
+    parser.add_argument("--files", type=Path, help="a folder that keeps the files for later calls")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     for events in args.events:
         with tempfile.TemporaryDirectory() as name:
-            path = Path(name) / f"events.{args.kind}"
-            write_file(path, events, args.mixed)
+            label = f"{events}-mixed" if args.mixed else f"{events}"
+            path = (args.files or Path(name)) / f"events-{label}.{args.kind}"
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_file(path, events, args.mixed)
             found = measured(path, Path(name) / "store")
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         row = {"case": "events", "kind": args.kind, "mixed": args.mixed, "cores": cores, **found}

@@ -22,6 +22,7 @@ from weft.config import read
 from weft.errors import WeftError
 from weft.events.columns import EventColumns
 from weft.events.pieces import Coded, EventPiece
+from weft.events.threads import for_each
 
 PADDING, UNKNOWN, MISSING, FIRST = 0, 1, 2, 3
 MOST_CODES = 10_000  # of a category; rarer values are unknown
@@ -97,11 +98,14 @@ class Encoders:
     def encode(self, piece: EventPiece) -> tuple[np.ndarray, np.ndarray]:
         """Codes (rows, k) uint16 and numbers (rows, m) float32."""
         codes = np.empty((len(piece), len(self.codes)), dtype=np.uint16)
-        for place, name in enumerate(self.columns.categories):
-            codes[:, place] = self.codes[place].encode(piece.categories[name])
         numbers = np.empty((len(piece), len(self.numbers)), dtype=np.float32)
-        for place, name in enumerate(self.columns.numbers):
-            numbers[:, place] = self.numbers[place].encode(piece.numbers[name])
+
+        def encode(encoder: Codes | NumberScale, column: Any, out: np.ndarray) -> None:
+            out[:] = encoder.encode(column)
+
+        given = [piece.categories[name] for name in self.columns.categories]
+        given += [piece.numbers[name] for name in self.columns.numbers]
+        for_each(encode, (*self.codes, *self.numbers), given, (*codes.T, *numbers.T))
         return codes, numbers
 
     def plain(self) -> dict[str, Any]:
@@ -156,8 +160,11 @@ class Fitting:
             found = np.bincount(chosen[chosen >= 0], minlength=len(column.values))
             counter.update({v: int(n) for v, n in zip(column.values, found, strict=True) if n})
         keys = self.rng.random(int(rows.sum()))  # of rows: one draw serves all columns
-        for values, name in zip(self.values, self.columns.numbers, strict=True):
+
+        def add(values: Sample, name: str) -> None:
             values.add(piece.numbers[name][rows], keys)
+
+        for_each(add, self.values, self.columns.numbers)
 
     def done(self) -> Encoders:
         """The encoders."""

@@ -7,7 +7,7 @@ float64 with NaN where missing, times as float64 days since 1970 with NaN where 
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ ROWS = 1 << 17  # of a piece
 PARQUET = (".parquet", ".pq")
 SAMPLE = 20_000  # rows that tell what a column holds
 _CSV_BLOCK = 1 << 24  # bytes
+_FIRST_BLOCK = 1 << 22  # of a CSV file whose columns are not known yet
 SECONDS = 86_400.0  # of a day
 EARLIEST = 1e8  # whole numbers from here on are seconds since 1970, smaller ones are days
 
@@ -78,7 +79,9 @@ def sample(path: Path) -> dict[str, np.ndarray]:
     raise WeftError(f"{path.name} holds no rows")
 
 
-def pieces(path: Path, columns: EventColumns, spool: Path | None = None) -> Iterator[EventPiece]:
+def pieces(
+    path: Path, columns: EventColumns, spool: Path | None = None
+) -> Generator[EventPiece, None, None]:
     """All rows of a file, its wanted columns alone.
 
     Text is parsed once: with `spool`, the rows of a CSV file are also written there, in the form
@@ -101,16 +104,14 @@ def pieces(path: Path, columns: EventColumns, spool: Path | None = None) -> Iter
 def _writer(path: Path, schema: Any) -> Any:
     from pyarrow import ipc
 
-    return ipc.new_file(path, schema)
+    return ipc.new_stream(path, schema)  # a file would hold one dictionary for each column
 
 
 def _spooled(path: Path) -> Iterator[Any]:
     from pyarrow import ipc, memory_map
 
     with memory_map(str(path)) as file:
-        reader = ipc.open_file(file)
-        for place in range(reader.num_record_batches):
-            yield reader.get_batch(place)
+        yield from ipc.open_stream(file)
 
 
 def _piece(file: str, first: int, batch: Any, columns: EventColumns) -> EventPiece:
@@ -148,13 +149,14 @@ def _batches(path: Path, columns: EventColumns | None, rows: int) -> Iterator[An
             return
         # Text stays text where a column's kind is known: a code 007 keeps its zeros.
         texts = [] if columns is None else [columns.id, columns.label, *columns.categories]
-        kinds = {name: pyarrow.string() for name in texts if name}
+        coded = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
+        kinds = {name: coded for name in texts if name}
         kinds |= {} if columns is None else {name: pyarrow.float64() for name in columns.numbers}
         convert = csv.ConvertOptions(
             column_types=kinds, include_columns=names or [], strings_can_be_null=True
         )
         parse = csv.ParseOptions(delimiter="\t" if ".tsv" in path.suffixes else ",")
-        block = csv.ReadOptions(block_size=_CSV_BLOCK)
+        block = csv.ReadOptions(block_size=_FIRST_BLOCK if columns is None else _CSV_BLOCK)
         if columns is not None:
             columns.check(_header(path, parse), path.name)
         options = {"parse_options": parse, "convert_options": convert}

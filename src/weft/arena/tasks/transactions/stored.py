@@ -6,7 +6,6 @@ takes half a millisecond each time, which a training that reads a client often d
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from functools import cache
@@ -32,6 +31,7 @@ from weft.errors import WeftError
 from weft.events.columns import EventColumns
 from weft.events.encoders import FIRST, Codes, Encoders
 from weft.events.store import Store, store_arrays
+from weft.events.threads import cores
 
 SPACING = 1 << 32  # between the numbers of two splits' clients
 CHUNK = 500  # clients that a process makes at a time
@@ -112,7 +112,7 @@ def _fill(
 def _fill_together(folder: Path, split: Split, seed: int, starts: np.ndarray) -> Arrays:
     """`_fill` by processes: plain ones, so that a user's script needs no guard of its main part."""
     np.save(folder / "starts.npy", starts)
-    count, workers = len(starts) - 1, _cores()
+    count, workers = len(starts) - 1, cores()
     edges = [count * k // workers for k in range(workers + 1)]
     command = [sys.executable, "-m", __name__, str(folder), split, str(seed)]
     shares = [[*command, str(first), str(stop)] for first, stop in pairwise(edges)]
@@ -132,12 +132,6 @@ def _main(folder: str, split: Split, seed: str, first: str, stop: str) -> None:
     place = Path(folder)
     ends = _fill(place, split, int(seed), np.load(place / "starts.npy"), int(first), int(stop))
     np.savez(place / f"part-{first}.npz", until=ends["until"], labels=ends["labels"])
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 if __name__ == "__main__":
