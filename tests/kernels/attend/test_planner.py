@@ -197,3 +197,38 @@ def test_heads_that_share_a_pattern_are_planned_together():
     wanted = request(Sliding(64), batch=1, heads=4, learning=False)
     assert found[0] == choose(wanted) != choose(wanted._replace(heads=8)), "prices follow the heads"
     assert found[1].kernel == "sdpa"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "changes", "block"),
+    [
+        (Sliding(9), {}, 32),
+        (Causal() & Sliding(33), {"n": 20_000, "m": 20_000}, 32),
+        (Sliding(17) | Global(first=2), {}, 32),
+        (Sliding(900), {}, 128),
+        (Sliding(9), {"n": 1100, "m": 1100}, 128),
+        (Sliding(9), {"device": "cuda", "dtype": torch.float64}, 128),
+    ],
+)
+def test_narrow_patterns_run_in_small_blocks_on_a_cpu(pattern, changes, block):
+    found = choose(request(pattern, **{"device": "cpu", **changes}))
+    assert (found.kernel, found.block) == ("gather", block)
+
+
+@pytest.mark.parametrize("pattern", [Sliding(9), Causal() & Sliding(5) | Causal() & Global(2)])
+def test_small_blocks_compute_the_same(pattern):
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 1, 2, 1600, 8, dtype=torch.float64, generator=generator)
+    q.requires_grad_()
+    valid = torch.arange(1600)[None] < 1500
+    with context.recording() as found:
+        out = attend(q, k, v, pattern, valid=valid)
+    assert {(each.kernel, each.block) for each in found} == {("gather", 32)}
+    (grad,) = torch.autograd.grad(out.square().sum(), q)
+    i = torch.arange(1600)
+    seen = pattern.sees(i[:, None], i[None], 1600) & valid
+    scores = (q @ k.mT / 8**0.5).masked_fill(~seen, float("-inf"))
+    wanted = scores.softmax(-1) @ v
+    assert (out - wanted)[:, :, :1500].abs().max() < 1e-12
+    (other,) = torch.autograd.grad(wanted[:, :, :1500].square().sum(), q)
+    assert (grad - other)[:, :, :1500].abs().max() < 1e-10

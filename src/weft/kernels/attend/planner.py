@@ -7,6 +7,7 @@ are not known yet, so `choose_in_graph` applies the same rules without costs.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -27,6 +28,10 @@ KERNELS = ("auto", "dense", "sdpa", "gather", "flex", "triton", "flash")
 GATHER_BLOCK = BLOCK
 LISTED = 2**34  # pairs up to which the blocks of full(), a million then, are worth a list
 BLOCKS = {"flex": FLEX_BLOCKS, "triton": TRITON_BLOCKS}
+# On a CPU, narrow patterns over many tokens run in smaller blocks, which compute fewer pairs.
+NARROW_BLOCKS = (64, 32)
+NARROW_FROM = 1536  # tokens; shorter sequences keep blocks of 128, and so their recorded digits
+NARROW = 8  # blocks of 128 in a row, on average: what reads more gains little
 _EVERY_KEY = "no key is left out"
 _PADDED = "real tokens come first, so padding needs no mask"
 _WINDOW = "a window that drops weights"
@@ -45,14 +50,15 @@ class KernelSpeed:
     slower: float  # time of one computed pair, relative to a pair of dense attention
     overhead: int  # pairs that the start of one more part costs
     lanes: int  # multiprocessors that share the work
-    small_blocks: float = 1.0  # how much slower a pair is in blocks of 64
+    small_blocks: float = 1.0  # how much slower a pair is in blocks of half the size
     masked: float = 1.0  # how much slower a pair of dense attention is under a mask
 
 
 # Under a mask torch takes another dense kernel: on an H200, forward 4.0 and backward 3.7 times as
 # long as without (8 rows of 1,000 tokens, 8 heads of 64, bfloat16, dropout).
 # Blocks of 64: 1.1 times as long for each pair (benchmarks/cases/kernel_settings.py).
-SPEEDS = {"cpu": KernelSpeed(1.2, 20_000, 0), "cuda": KernelSpeed(1.6, 200_000, 132, 1.1, 3.7)}
+# On a CPU, windows of 17 to 129, heads of 8 to 64: 1.0 to 1.2 times.
+SPEEDS = {"cpu": KernelSpeed(1.2, 20_000, 0, 1.1), "cuda": KernelSpeed(1.6, 200_000, 132, 1.1, 3.7)}
 
 
 class Request(NamedTuple):
@@ -281,13 +287,21 @@ def _lowered(request: Request, kernel: str) -> tuple[Lowered, int, float]:
     """The cheapest parts, their block size, and their cost in pairs of dense attention."""
     speed = _speed(request)
     lanes = speed.lanes / (request.batch * request.heads)
-    choices = []
-    for block in BLOCKS.get(kernel, (GATHER_BLOCK,)):
+    choices, sizes = [], BLOCKS.get(kernel, (GATHER_BLOCK, *NARROW_BLOCKS))
+    for block in sizes:
+        if kernel == "gather" and block in NARROW_BLOCKS and not _narrow(request, choices[0][0]):
+            break
         lowered = lower(request.pattern, request.n, request.m, block, speed.overhead, lanes)
-        slower = speed.slower * (1.0 if block == 128 else speed.small_blocks)
+        slower = speed.slower * speed.small_blocks ** math.log2(sizes[0] / block)
         price = slower * lowered.price(block, speed.overhead, lanes)
         choices.append((lowered, block, price))
     return min(choices, key=lambda choice: choice[2])
+
+
+def _narrow(request: Request, lowered: Lowered) -> bool:
+    """Whether the gather kernel may pay fewer pairs in blocks smaller than 128."""
+    few = lowered.computed_pairs(GATHER_BLOCK) <= NARROW * GATHER_BLOCK * request.n
+    return request.device == "cpu" and request.n >= NARROW_FROM and few
 
 
 def in_one_pass(request: Request) -> tuple[Lowered, int]:
