@@ -95,6 +95,7 @@ class RoutedFeedForward(FeedForward):
         choice, gate = self.route(seen, drawn)  # (t, k), (t, k)
         if real is not None:
             choice = choice.masked_fill(~real[:, None], self.config.experts)
+        choice = self.in_rows(choice, len(x))
         complete, room = real is None and self.always(), self.room(choice)
         group = getattr(self.config, "group", None)
         if room is not None and self.splits:
@@ -125,6 +126,10 @@ class RoutedFeedForward(FeedForward):
     def always(self) -> bool:
         """Whether every choice is an expert in the current mode."""
         return True
+
+    def in_rows(self, choice: Tensor, rows: int) -> Tensor:
+        """Experts (t, k), some of them none where rows of the batch have a limit of their own."""
+        return choice
 
     def room(self, choice: Tensor) -> int | None:
         """How many pairs of a group each expert takes in the current mode; None: all."""

@@ -9,7 +9,9 @@ balance · e·Σ f_i P_i (= balance for an even split) and z_loss · mean(logsum
 
 One expert without a limit is a dense feed-forward. Time per token is that of one expert, whatever
 their number; parameters e times those of one. Evaluation drops nothing by default (see routing.py);
-the paper's has eval_capacity=2.
+the paper's has eval_capacity=2. `row_capacity` is what published checkpoints have in its place: in
+each row an expert takes the first so many tokens, in training and evaluation; a decoder that steps
+token by token drops none.
 
 Paper: Fedus et al. 2021, section 2, https://arxiv.org/abs/2101.03961; z-loss: Zoph et al. 2022,
 ST-MoE, https://arxiv.org/abs/2202.08906
@@ -21,6 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from weft.errors import WeftError
@@ -45,6 +48,7 @@ class Switch:
     hidden: int | None = None  # hidden units of an expert; None: expansion · dim
     capacity: float | None = 1.25  # capacity per token in training, in even shares; None: no limit
     eval_capacity: float | None = None  # the same in evaluation; None: decoding equals forward
+    row_capacity: int | None = None  # tokens of a row that an expert takes, always; None: no limit
     jitter: float = 0.01  # noise on the router's input in training
     balance: float = 0.01  # weight of the balance loss
     z_loss: float = 0.001  # weight of the z-loss
@@ -63,6 +67,13 @@ class Switch:
     def __post_init__(self) -> None:
         check_experts(self, ("balance", "z_loss"))
         check_capacity(self)
+        shares = self.capacity, self.eval_capacity
+        if self.row_capacity is not None and (self.row_capacity < 1 or shares != (None, None)):
+            raise WeftError(
+                "row_capacity counts tokens of a row, at least 1, in place of shares of a batch: "
+                "set capacity and eval_capacity to None; got "
+                f"row_capacity={self.row_capacity}, capacity={shares[0]}, eval_capacity={shares[1]}"
+            )
         if not 0 <= self.jitter < 1:
             raise WeftError(f"jitter is noise around 1, in [0, 1); got jitter={self.jitter}")
         if not self.init_scale > 0:
@@ -100,6 +111,20 @@ class SwitchFeedForward(RoutedFeedForward):
         probability = self.router(x).softmax(-1)
         choice = self.choice(probability.argmax(-1, keepdim=True))
         return choice, probability.gather(1, choice)
+
+    def always(self) -> bool:
+        """Whether no token is dropped by the rows' capacity."""
+        return self.config.row_capacity is None
+
+    def in_rows(self, choice: Tensor, rows: int) -> Tensor:
+        """Experts (t, 1) -> the same, or none for tokens beyond the capacity of their row."""
+        room, none = self.config.row_capacity, self.config.experts
+        if room is None:
+            return choice
+        each = choice.view(rows, -1)  # (b, n)
+        order = F.one_hot(each, none + 1).cumsum(1)  # (b, n, e + 1): which token of its expert
+        late = order.gather(2, each[..., None]).flatten(0, 1) > room
+        return choice.masked_fill(late, none)
 
     def losses(self, x: Tensor, drawn: Tensor | None, real: Tensor | None) -> Tensor | None:
         """The balance loss and the z-loss."""

@@ -10,8 +10,9 @@ and the convolution. Padding is in no mean and in no softmax.
 Time O(n·r·d + r³), memory O(n·r), r landmarks. Reads both ways only: landmarks mix all tokens.
 
 Paper: Xiong et al. 2021, Nyströmformer, section 3, https://arxiv.org/abs/2102.03902
-Differs from it: padding is left out of the landmarks, each matrix has its own first Z (published
-code takes one for the batch), any length works, and keys may be grouped.
+Differs from it: padding is left out of the landmarks, each matrix has its own first Z, any length
+works, and keys may be grouped. Published code scales the first Z of a whole batch by its largest
+column sum; `shared_start=True` does so with the heads of each row, which is the same for one row.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class Nystromformer:
     landmarks: int = 64  # segment means
     iterations: int = 6  # towards the inverse
     kernel: int = 33  # taps of the convolution over values, odd; 0: none
+    shared_start: bool = False  # the heads of a row scale their first Z alike
 
     traits: ClassVar[Traits] = Traits(
         family="low rank",
@@ -72,8 +74,9 @@ class Nystromformer:
 
     @staticmethod
     def variants() -> tuple[Nystromformer, ...]:
-        """With and without the convolution."""
-        return Nystromformer.small(), Nystromformer(landmarks=4, iterations=3, kernel=0)
+        """With and without the convolution, and with a start that heads share."""
+        alike = Nystromformer(landmarks=5, iterations=3, kernel=3, shared_start=True)
+        return Nystromformer.small(), Nystromformer(landmarks=4, iterations=3, kernel=0), alike
 
     def build(self, frame: Frame) -> NystromformerAttention:
         return NystromformerAttention(self, frame)
@@ -134,7 +137,8 @@ class NystromformerAttention(AttentionMixer):
         short_q, short_k = short  # (b, _, r, d)
         k, v, short_k = (expand_heads(x, h) for x in (k, v, short_k))
         read = ask_tokens(short_q, k, v, length)  # (b, h, r, d)
-        joined = solve(short_q, short_k, read, there, self.config.iterations)  # (b, h, r, d)
+        start = {"shared_start": self.config.shared_start}
+        joined = solve(short_q, short_k, read, there, self.config.iterations, **start)
         y = read_landmarks(q, short_k, joined, there, self.dropout)
         if valid is None:
             return y
@@ -170,7 +174,9 @@ class NystromformerAttention(AttentionMixer):
                 torch.stack([x[:, a:b].mean(1) for a, b in pairwise(edges)], 1) for x in (q, k)
             )
             a = weigh(short_q, short_k)
-            z = a.transpose(-1, -2) / a.sum(-2).amax(-1)[:, None, None]
+            columns = a.sum(-2).amax(-1)[:, None, None]  # (h, 1, 1)
+            columns = columns.amax(0) if self.config.shared_start else columns
+            z = a.transpose(-1, -2) / columns
             for _ in range(self.config.iterations):
                 az = a @ z
                 z = (13 * z - 15 * z @ az + 7 * z @ az @ az - z @ az @ az @ az) / 4

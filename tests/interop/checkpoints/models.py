@@ -50,6 +50,23 @@ T5 = {
     "relative_attention_num_buckets": 8,
     "relative_attention_max_distance": 12,
 }
+SWITCH = {
+    **T5,
+    "num_sparse_encoder_layers": 1,
+    "num_sparse_decoder_layers": 3,
+    "num_experts": 3,
+    "expert_capacity": 4,  # some tokens find no room
+}
+NYSTROM = {**BERT, "num_landmarks": 4, "segment_means_seq_len": 20, "conv_kernel_size": 5}
+SWIN = {
+    "image_size": 24,
+    "patch_size": 2,
+    "embed_dim": 8,
+    "depths": [2, 2],
+    "num_heads": [2, 4],
+    "window_size": 5,  # stages of 12 and 6 tokens on a side: the edges are padded
+    "drop_path_rate": 0.0,
+}
 GPT2 = {
     "vocab_size": VOCAB,
     "n_embd": 16,
@@ -85,6 +102,7 @@ class Tiny:
     tolerance: float = 1e-10  # larger where Transformers computes a part in float32
     padded: bool = True
     missing: int = 6  # tokens of the second row
+    texts: int = 2
     dtype: torch.dtype = torch.float64
 
     @property
@@ -206,6 +224,32 @@ TINY = {
         "BigBirdPegasusModel",
         {**PEGASUS_BLOCKS, "use_bias": True, "attention_type": "original_full"},
     ),
+    "Nystromformer": Tiny(
+        "NystromformerForMaskedLM",
+        {**NYSTROM, "num_landmarks": 20, "layer_norm_eps": 1e-12},
+        padded=False,
+    ),
+    "Nystromformer, landmarks": Tiny(
+        "NystromformerForMaskedLM", NYSTROM, FLOAT32_NORMS, padded=False, texts=1
+    ),
+    "Nystromformer, classes": Tiny(
+        "NystromformerForSequenceClassification",
+        {**NYSTROM, "num_labels": 3, "conv_kernel_size": None, "num_landmarks": 20},
+    ),
+    "ImageGPT": Tiny("ImageGPTForCausalImageModeling", {**GPT2, "layer_norm_epsilon": 1e-5}),
+    "ImageGPT, body": Tiny("ImageGPTModel", GPT2),
+    "SwitchTransformers": Tiny("SwitchTransformersForConditionalGeneration", SWITCH, 1e-5),
+    "SwitchTransformers, body": Tiny(
+        "SwitchTransformersModel", {**SWITCH, "num_sparse_encoder_layers": 0}, 1e-5
+    ),
+    "LongT5": Tiny("LongT5ForConditionalGeneration", {**T5, "local_radius": 3}, 1e-5),
+    "LongT5, body": Tiny(
+        "LongT5Model",
+        {**T5, "local_radius": 4, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+        1e-5,
+    ),
+    "Swin": Tiny("SwinForImageClassification", SWIN, FLOAT32_NORMS),
+    "Swin, body": Tiny("SwinModel", {**SWIN, "image_size": 23, "window_size": 3}, FLOAT32_NORMS),
     "FNet": Tiny(
         "FNetForMaskedLM",
         {k: v for k, v in BERT.items() if k != "num_attention_heads"},

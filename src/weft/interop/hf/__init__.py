@@ -1,7 +1,7 @@
 """Hugging Face Transformers: weft's attention in its models, weft's models as its own.
 
     load(folder)            a published checkpoint, or a model in memory, as a weft model
-    patches(pictures, 16)   what an imported ViT reads
+    patches(pictures, 16)   what an imported ViT reads; pixels(pictures): an imported Swin
     use(model, pattern)     a Transformers model under a pattern, None: as it was
     register(pattern)       the name to give as attn_implementation=
     cache(model)            what `generate` makes for a model under patterns
@@ -14,6 +14,7 @@ Importing this package needs Transformers (`pip install 'weft[hf]'`).
 """
 
 from weft.interop.hf import required as _required  # noqa: F401  # first: says what to install
+from weft.interop.hf.checkpoints.families.pictures.swin import pixels
 from weft.interop.hf.checkpoints.families.pictures.vit import patches
 from weft.interop.hf.checkpoints.load import load
 from weft.interop.hf.citizen.auto import class_for
@@ -48,6 +49,7 @@ __all__ = [
     "load",
     "patches",
     "patterns_of",
+    "pixels",
     "register",
     "to_transformers",
     "use",

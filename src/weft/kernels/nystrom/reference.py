@@ -78,12 +78,20 @@ def ask_tokens(q: Tensor, k: Tensor, v: Tensor, length: Tensor | None = None) ->
     return F.scaled_dot_product_attention(q, k, v, attn_mask=real[:, None, None])
 
 
-def solve(q: Tensor, k: Tensor, v: Tensor, there: Tensor | None, iterations: int) -> Tensor:
+def solve(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    there: Tensor | None,
+    iterations: int,
+    *,
+    shared_start: bool = False,
+) -> Tensor:
     """Z v (b, h, r, d), Z ≈ softmax(q kᵀ/√d)⁺ among landmarks (b, h, r, d), in float32 at least.
 
     `there` (b, r) marks landmarks that exist, from the first on; the others stay by themselves.
     """
-    if can_solve(q, k, v):
+    if not shared_start and can_solve(q, k, v):
         return fused_solve(q, k, v, counts_of(there, q), iterations)
     work = torch.promote_types(q.dtype, torch.float32)
     scores = (q.to(work) * q.shape[-1] ** -0.5) @ k.to(work).mT  # (b, h, r, r)
@@ -93,16 +101,20 @@ def solve(q: Tensor, k: Tensor, v: Tensor, there: Tensor | None, iterations: int
         weights = scores.masked_fill(~there[:, None, None], -torch.inf).softmax(-1)
         alone = torch.eye(there.shape[1], dtype=work, device=there.device)
         weights = torch.where(there[:, None, :, None], weights, alone)
-    return (iterative_inverse(weights, iterations) @ v.to(work)).to(v.dtype)
+    inverse = iterative_inverse(weights, iterations, shared_start=shared_start)
+    return (inverse @ v.to(work)).to(v.dtype)
 
 
-def iterative_inverse(a: Tensor, iterations: int) -> Tensor:
+def iterative_inverse(a: Tensor, iterations: int, *, shared_start: bool = False) -> Tensor:
     """The Moore-Penrose inverse of matrices (..., r, r), approached from Aᵀ / (‖A‖₁ ‖A‖_∞).
 
     Z ← ¼ Z (13 I − A Z (15 I − A Z (7 I − A Z))): cubic once near (Razavi et al. 2014).
+    `shared_start`: the matrices (b, h, r, r) of a row start from the largest ‖A‖₁ of its heads.
     """
     size = a.abs()
     columns, rows = size.sum(-2).amax(-1), size.sum(-1).amax(-1)
+    if shared_start:
+        columns = columns.amax(-1, keepdim=True)
     z = a.transpose(-1, -2) / (columns * rows)[..., None, None]
     with torch.autocast(a.device.type, enabled=False):  # half precision would not converge
         flat = (x.reshape(-1, *a.shape[-2:]) for x in (a, z))

@@ -5,7 +5,8 @@
 
 `logit_scale` replaces 1 / √c, or 1; `logit_bias` adds a number per token of the vocabulary;
 `softcap` t bounds the scores smoothly, t·tanh(scores / t) (Gemma 2,
-https://arxiv.org/abs/2408.00118).
+https://arxiv.org/abs/2408.00118). The last `unscored` ids are only ever read, as the start of a
+picture: they have no row in the matrix, and their scores are −∞.
 
 With `chunk`, the loss is fused: scores exist for that many tokens at one time and are recomputed
 for the gradient (`weft.kernels.linear_cross_entropy`). Training memory is then
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.errors import WeftError
@@ -36,14 +38,26 @@ class Linear(BaseOutput):
     logit_scale: float | None = None  # of the product; None: 1 / √c if tied, else 1
     logit_bias: bool = False
     softcap: float | None = None  # scores stay between ± this
+    unscored: int = 0  # last ids of the vocabulary that are never predicted
 
     def __post_init__(self) -> None:
         check_chunk(self.chunk)
+        if self.unscored < 0:
+            raise WeftError(f"unscored counts ids, 0 or more; got unscored={self.unscored}")
         if self.softcap is not None and not self.softcap > 0:
             raise WeftError(f"softcap bounds the scores, above 0; got softcap={self.softcap}")
 
     def check(self, embedding: Any, tied: bool) -> None:
-        """Tied to a table as wide as the model."""
+        """Tied to a table as wide as the model; some id is scored."""
+        if self.unscored and tied:
+            raise WeftError(
+                "a table that is shared has a row for each id, also for those that are never "
+                f"scored; set tied=False, got unscored={self.unscored}"
+            )
+        if embedding.vocab is not None and self.unscored >= embedding.vocab:
+            raise WeftError(
+                f"of vocab={embedding.vocab} ids some are scored; got unscored={self.unscored}"
+            )
         if tied and embedding.rbf_levels is not None:
             raise WeftError(
                 "tied scores use the table of the embedding, and one by rbf_levels has none; "
@@ -70,9 +84,14 @@ class LinearOutput(TableOutput):
         self.scale = None if tied is None else dim**-0.5
         if config.logit_scale is not None:
             self.scale = None if config.logit_scale == 1.0 else config.logit_scale
-        self.weight = token_table(dim, vocab, tied)
-        self.bias = nn.Parameter(torch.zeros(vocab)) if config.logit_bias else None
+        scored = vocab - config.unscored
+        self.weight = token_table(dim, scored, tied)
+        self.bias = nn.Parameter(torch.zeros(scored)) if config.logit_bias else None
         self.softcap = config.softcap
 
     def features(self, hidden: Tensor) -> Tensor:
         return hidden if self.scale is None else hidden * self.scale
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        scores, unscored = super().scores(hidden), self.config.unscored
+        return F.pad(scores, (0, unscored), value=-torch.inf) if unscored else scores

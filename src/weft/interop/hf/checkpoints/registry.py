@@ -45,6 +45,11 @@ FILES = {
     "big_bird": "big_bird",
     "led": "seq2seq.led",
     "bigbird_pegasus": "seq2seq.bigbird_pegasus",
+    "nystromformer": "nystromformer",
+    "imagegpt": "pictures.imagegpt",
+    "switch_transformers": "seq2seq.switch_transformers",
+    "swin": "pictures.swin",
+    "longt5": "seq2seq.longt5",
 }
 # Those that weft has no equal of, and why.
 REFUSED: dict[str, str] = {}

@@ -145,7 +145,8 @@ def _through_landmarks(
     mask = None if valid is None else valid[:, None, None]
     read = world.merged(*dense_attention(short_q, k, v, mask=mask))  # (b, h, r, d)
     there = there.expand(len(q), -1)
-    joined = solve(short_q, short_k, read, there, mixer.config.iterations)
+    start = {"shared_start": mixer.config.shared_start}
+    joined = solve(short_q, short_k, read, there, mixer.config.iterations, **start)
     return read_landmarks(q, short_k, joined, there, mixer.dropout)
 
 

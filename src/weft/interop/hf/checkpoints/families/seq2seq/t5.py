@@ -17,14 +17,14 @@ from weft.layers.norm import Norm
 from weft.layers.outputs import Linear
 from weft.layers.positions import T5Bias
 from weft.layers.projections.dense import DenseProjection
-from weft.mixers import Frame
+from weft.mixers import Frame, FullAttention
 from weft.models import Decoder, Encoder, EncoderDecoder, LanguageModel, Stack
 
 HEADS = ("ConditionalGeneration", "Model")
 
 
-def side(c: Any, *, causal: bool, feedforward: Any, layers: int) -> Any:
-    """One of the two stacks."""
+def side(c: Any, *, causal: bool, feedforward: Any, layers: int, mixer: Any = None) -> Any:
+    """One of the two stacks; `feedforward` is that of every layer, or of each."""
     positions = T5Bias(
         buckets=c.relative_attention_num_buckets,
         max_distance=c.relative_attention_max_distance,
@@ -44,6 +44,7 @@ def side(c: Any, *, causal: bool, feedforward: Any, layers: int) -> Any:
         frame=frame,
         order="scf" if causal else "sf",
         layers=layers,
+        mixer=mixer or FullAttention(),
         feedforward=feedforward,
         norm=Norm(kind="rms", eps=c.layer_norm_epsilon),
         dropout=c.dropout_rate,
@@ -81,22 +82,24 @@ def feedforward(c: Any, place: int) -> Rows:
     return rows
 
 
-def bias_row(side: str) -> Row:
+def bias_row(side: str, source: str) -> Row:
     """The table of positions, which the first layer of a side holds for all."""
-    return f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    return f"{side}.block.0.layer.0.{source}.relative_attention_bias.weight"
 
 
-def sides(c: Any, encoder: Rows, decoder: Rows) -> Rows:
-    """The names of both stacks, from those of a layer of each."""
-    every = range(c.num_decoder_layers)
+def of_layers(c: Any, encoder: Rows, decoder: Rows) -> tuple[Rows, Rows]:
+    """The names of all layers of both stacks, from those of a layer of each."""
+    below = for_layers(range(c.num_layers), "sf", encoder)
+    return below, for_layers(range(c.num_decoder_layers), "scf", decoder)
+
+
+def sides(encoder: Rows, decoder: Rows, source: str = "SelfAttention") -> Rows:
+    """The names of both stacks; `source` is the encoder's attention."""
     rows: Rows = {"encoder.embedding.table": "shared.weight"}
-    for name, layers, letters, layer in (
-        ("encoder", range(c.num_layers), "sf", encoder),
-        ("decoder", every, "scf", decoder),
-    ):
-        inner = for_layers(layers, letters, layer)
-        inner = within(f"{name}.", inner) | {"stack.norm": f"{name}.final_layer_norm"}
-        inner["stack.sublayers.0.body.positions.table"] = bias_row(name)
+    own = {"encoder": (encoder, source), "decoder": (decoder, "SelfAttention")}
+    for name, (layers, attends) in own.items():
+        inner = within(f"{name}.", layers) | {"stack.norm": f"{name}.final_layer_norm"}
+        inner["stack.sublayers.0.body.positions.table"] = bias_row(name, attends)
         rows |= under(f"{name}.", inner)
     return rows
 
@@ -118,16 +121,30 @@ def reading(c: Any, head: str, trunk: EncoderDecoder, rows: Rows) -> Import:
     return Import(model, Names(rows, "", copies, left_out))
 
 
+def trunk_of(encoder: Any, decoder: Any) -> EncoderDecoder:
+    """Both stacks over one table."""
+    return EncoderDecoder(encoder=encoder, decoder=decoder, shares_embedding=True)
+
+
 @reads("t5", heads=HEADS)
 def t5(c: Any, head: str) -> Import:
     """T5, 1.0 and 1.1."""
-    encoder = side(c, causal=False, feedforward=dense(c), layers=c.num_layers)
-    decoder = side(c, causal=True, feedforward=dense(c), layers=c.num_decoder_layers)
-    trunk = EncoderDecoder(encoder=encoder, decoder=decoder, shares_embedding=True)
-    below = attention("SelfAttention", "s", 0)
+    return read(c, head, FullAttention(), "SelfAttention")
+
+
+def read(c: Any, head: str, mixer: Any, source: str) -> Import:
+    """A model of dense feed-forwards whose encoder has this attention, named `source`."""
+    each = {"feedforward": dense(c)}
+    encoder = side(c, causal=False, layers=c.num_layers, mixer=mixer, **each)
+    decoder = side(c, causal=True, layers=c.num_decoder_layers, **each)
     rows = sides(
-        c,
-        below | feedforward(c, 1),
-        below | attention("EncDecAttention", "c", 1) | feedforward(c, 2),
+        *of_layers(
+            c,
+            attention(source, "s", 0) | feedforward(c, 1),
+            attention("SelfAttention", "s", 0)
+            | attention("EncDecAttention", "c", 1)
+            | feedforward(c, 2),
+        ),
+        source,
     )
-    return reading(c, head, trunk, rows)
+    return reading(c, head, trunk_of(encoder, decoder), rows)
