@@ -7,6 +7,7 @@ import pytest
 
 from weft.arena.experiment.pace import Pace, _seconds_per_row, read_pace
 from weft.arena.experiment.time_plan import (
+    FEW,
     LEAST_ROWS,
     TOO_FEW,
     TimePlan,
@@ -104,7 +105,11 @@ def test_the_estimate_in_words():
     (line,) = said(plans, [pace], "for 3 mechanisms")
     few = "about 12 minutes for 3 mechanisms; 40 updates each: too few to learn"
     assert line.startswith(few)
-    many = [TimePlan(updates=TOO_FEW, seconds=30.0)]
+    some = said([*plans, TimePlan(updates=400, seconds=240.0)], [pace], "")
+    assert "40 to 400 updates each: too few to learn for some; more minutes" in some[0]
+    easy = said([TimePlan(updates=TOO_FEW, seconds=30.0)], [pace], "")
+    assert "50 updates: few, enough for an easy task; more minutes or steps" in easy[0]
+    many = [TimePlan(updates=FEW, seconds=30.0)]
     assert said(many, [pace], "for this training") == [
         "about 30 seconds for this training; 100 updates"
     ]

@@ -19,12 +19,14 @@ from weft.files import read_json, write_json
 from weft.training.settings import TrainingSettings
 
 PLAN = "plan.json"
-TOO_FEW = 100  # updates: fewer teach next to nothing
+TOO_FEW = 50  # updates: fewer teach next to nothing
+FEW = 100  # updates: enough where a few words tell the label, no more
 TRAIN_ROWS = 1000  # of the training split, scored at the end to show how much is overfitted
 VALIDATIONS = 10  # in a training, fewer where each would score few rows
 LEAST_ROWS = 32  # of a sample
 WORTHWHILE = 256  # rows of a validation: fewer validations before fewer rows
 SHARES = {"valid": 0.15, "test": 0.12, "train": 0.04, "spans": 0.05}  # of the time, at most
+_EASY = "few, enough for an easy task"
 _STARTED = 0.3  # of the time that is left for the rest, however long the start takes
 
 
@@ -151,9 +153,10 @@ def said(plans: Sequence[TimePlan], paces: Sequence[Pace], what: str, jobs: int 
     counts = f"{least:,}" if least == most else f"{least:,} to {most:,}"
     each = " each" if len(plans) > 1 else ""
     line = f"about {duration(seconds)} {what}; {counts} update{'s' * (most != 1)}{each}"
-    if least < TOO_FEW:
-        few = "too few to learn" if most < TOO_FEW else "too few to learn for some"
-        line += f": {few}; give more minutes, shorter texts or a smaller model"
+    if least < FEW:
+        bound, few = (TOO_FEW, "too few to learn") if least < TOO_FEW else (FEW, _EASY)
+        some = "" if most < bound else " for some"
+        line += f": {few}{some}; more minutes or steps, shorter texts or a smaller model help"
     lines = [line]
     for split in ("valid", "test"):
         rows = next((n for plan in plans if (n := getattr(plan, f"{split}_rows"))), None)
