@@ -17,7 +17,7 @@ estimate of the average over all.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MethodType
@@ -77,11 +77,31 @@ def spans_of(model: TrunkModel, batch: Batch, queries: Tensor) -> dict[int, Tens
 
     g counts key heads; those of several attentions in one layer stand one after another.
     """
+    return _watched(model, batch, queries, batch.x.shape[1], _mean_distance)
+
+
+def attention_rows(
+    model: TrunkModel, batch: Batch, queries: Tensor, rows: int
+) -> dict[int, Tensor]:
+    """By layer, the weights (b, n, g, r) that the queries (b, r) give to all n keys; sums are 1.
+
+    `rows` are those of the stack without registers, which stand in front.
+    """
+    return _watched(model, batch, queries, rows, _scaled)
+
+
+Reduced = Callable[[Tensor, Tensor], Tensor]
+
+
+def _watched(
+    model: TrunkModel, batch: Batch, queries: Tensor, rows: int, reduced: Reduced
+) -> dict[int, Tensor]:
+    """What `reduced` makes of the weights of each layer."""
     if not hasattr(model.trunk, "stack"):
         return {}  # latents: no token reads another
-    rows = batch.x.shape[1] + model.trunk.registers
+    rows += model.trunk.registers
     paths = [
-        (layer, part, _Watch(mixer.frame.kv_heads, rows, queries))
+        (layer, part, _Watch(mixer.frame.kv_heads, rows, queries, reduced))
         for layer, mixer in enumerate(model.trunk.stack.mixers)
         for part in mixer.modules()
         if all(isinstance(getattr(part, name, None), nn.Linear) for name in ("to_v", "to_out"))
@@ -90,9 +110,21 @@ def spans_of(model: TrunkModel, batch: Batch, queries: Tensor) -> dict[int, Tens
         model.trunk.read(batch.x, **batch.given)
     found: dict[int, list[Tensor]] = {}
     for layer, _, watch in paths:
-        if watch.spans is not None:
-            found.setdefault(layer, []).append(watch.spans)
-    return {layer: torch.cat(spans, dim=1) for layer, spans in found.items()}
+        if watch.found is not None:
+            found.setdefault(layer, []).append(watch.found)
+    return {layer: torch.cat(own, dim=-2) for layer, own in found.items()}
+
+
+def _mean_distance(weights: Tensor, index: Tensor) -> Tensor:
+    """Weights (b, n, g, r) of queries (b, r) -> (b, g, r)."""
+    place = torch.arange(weights.shape[1], device=index.device)
+    distance = (place[:, None] - index[:, None]).abs()[:, :, None]  # (b, n, 1, r)
+    return (weights * distance).sum(1) / weights.sum(1)
+
+
+def _scaled(weights: Tensor, _: Tensor) -> Tensor:
+    """Weights (b, n, g, r) whose sums over n are 1."""
+    return weights / weights.sum(1, keepdim=True)
 
 
 @dataclass
@@ -102,8 +134,9 @@ class _Watch:
     heads: int
     rows: int  # n, registers included
     queries: Tensor  # (b, r)
+    reduced: Reduced  # weights (b, n, g, r) and their queries -> (..., g, r)
     values: list[Tensor] = field(default_factory=list)  # leaves (b, n, g·d)
-    spans: Tensor | None = None  # (b, g, r)
+    found: Tensor | None = None  # (..., g, r)
 
     def keep(self, _: nn.Module, __: Any, output: Tensor) -> Tensor:
         """The values, as the start of a graph of their own."""
@@ -119,20 +152,18 @@ class _Watch:
         width = self.values[0].shape[-1] // self.heads
         outputs = mixed.unflatten(-1, (-1, width))  # (b, n, h, d)
         parts = [self._some(outputs, index) for index in self.queries.split(width, dim=1)]
-        self.spans = torch.cat(parts, dim=-1)
+        self.found = torch.cat(parts, dim=-1)
         return (mixed.detach(),)
 
     def _some(self, outputs: Tensor, index: Tensor) -> Tensor:
-        """Spans (b, g, r) of queries (b, r), r ≤ d."""
+        """Of queries (b, r), r ≤ d."""
         rows = torch.arange(len(index), device=index.device)[:, None]
         channels = torch.arange(index.shape[1], device=index.device)
         chosen = outputs[rows, index, :, channels].sum()
         grads = torch.autograd.grad(chosen, self.values, retain_graph=True, allow_unused=True)
         total = sum((g for g in grads if g is not None), torch.zeros_like(self.values[0]))
         weights = total.unflatten(-1, (self.heads, -1))[..., channels].abs()  # (b, n, g, r)
-        place = torch.arange(weights.shape[1], device=index.device)
-        distance = (place[:, None] - index[:, None]).abs()[:, :, None]  # (b, n, 1, r)
-        return (weights * distance).sum(1) / weights.sum(1)
+        return self.reduced(weights, index)
 
 
 @contextmanager
