@@ -39,34 +39,33 @@ MUTANTS, MUTANT_MINUTES = 240, 2.5
 
 
 def jobs(share: float, mutants: int) -> Iterator[dict[str, Any]]:
-    """Every job, those that take long first."""
+    """Every job, in an order that gives each campaign its figure before one of them is complete."""
     from fuzzing import TARGETS
     from guided import GUIDED
     from lengths import directions
     from test_flat import BOUNDED
 
+    from weft.mixers import MIXERS
+
     def some(count: float) -> int:
         return max(int(count * share), 1)
 
-    for name in [*BOUNDED, "generations", "steps"]:
-        yield {"kind": "flat", "name": name, "tokens": some(1e5), "steps": some(1e4)}
     for seed in range(4):
         yield {"kind": "kills", "name": "recorded", "count": some(25), "seed": seed}
+    for name in ["steps", "generations", *BOUNDED]:
+        yield {"kind": "flat", "name": name, "tokens": some(1e5), "steps": some(1e4)}
     for seed in range(2):
-        yield {"kind": "sanitized", "inputs": some(500_000), "seed": seed}
-    from weft.mixers import MIXERS
-
+        yield {"kind": "sanitized", "inputs": some(150_000), "seed": seed}
+    # A seed of everything first, so that what is cut short misses seeds and not campaigns.
+    for seed in range(6):
+        for name in TARGETS:
+            yield {"kind": "fuzz", "name": name, "inputs": some(10_000), "seed": seed}
+        for name in GUIDED:
+            yield {"kind": "guided", "name": name, "inputs": some(8_000), "seed": seed + 1}
+        yield {"kind": "forwards", "count": some(1500), "seed": seed}
     for name in MIXERS:
         for causal in directions(name):
             yield {"kind": "lengths", "name": name, "causal": causal, "length": some(65536)}
-    for seed in range(5):
-        for name in TARGETS:
-            yield {"kind": "fuzz", "name": name, "inputs": some(25_000), "seed": seed}
-    for seed in range(4):
-        yield {"kind": "forwards", "count": some(2500), "seed": seed}
-    for seed in (1, 2):
-        for name in GUIDED:
-            yield {"kind": "guided", "name": name, "inputs": some(20_000), "seed": seed}
     for number in range(mutants):
         yield {"kind": "mutant", "number": number}
 
@@ -82,7 +81,10 @@ def missing() -> dict[str, str]:
 
     found |= {"sanitized": why} if (why := _no_sanitizers()) else {}
     if (why := native.available()) is not None:
-        found["native"] = why
+        found |= {"native configs": why, "native files": why}
+    from readers import absent
+
+    found |= absent()
     import torch
 
     if not torch.cuda.is_available():
@@ -93,7 +95,7 @@ def missing() -> dict[str, str]:
 
 
 def _no_sanitizers() -> str:
-    from sanitized import FLAGS
+    import sanitized
 
     from weft.native import build
 
@@ -101,12 +103,11 @@ def _no_sanitizers() -> str:
     if compiler is None:
         return "there is no C++ compiler"
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "a.cpp"
-        source.write_text("int main() {}\n")
-        done = subprocess.run(
-            [compiler, *FLAGS, str(source), "-o", f"{folder}/a"], capture_output=True, text=True
-        )
-    return "" if done.returncode == 0 else f"no sanitizers: {done.stderr.strip()[-200:]}"
+        try:
+            sanitized.variables(Path(folder), compiler)
+        except (OSError, subprocess.CalledProcessError) as error:
+            return f"no sanitizers: {error}"
+    return ""
 
 
 def flat(name: str, tokens: int, steps: int) -> dict[str, Any]:
@@ -218,6 +219,7 @@ class Runner:
     out: Path
     most: int
     seconds: float
+    scratch: Path  # for what passes between processes
     running: dict[subprocess.Popen, tuple[dict, float]] = field(default_factory=dict)
     rows: list[dict] = field(default_factory=list)
 
@@ -250,8 +252,8 @@ class Runner:
         variables = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         if job["kind"] != "kills":
             variables["CUDA_VISIBLE_DEVICES"] = ""
-        variables["WEFT_MUTANTS"] = str(self.out / "mutants.pickle")
-        variables["WEFT_BROKEN_TESTS"] = str(self.out / "broken_tests.txt")
+        variables["WEFT_MUTANTS"] = str(self.scratch / "mutants.pickle")
+        variables["WEFT_BROKEN_TESTS"] = str(self.scratch / "broken_tests.txt")
         command = [sys.executable, "-W", "ignore", str(Path(__file__).resolve())]
         place = self.place(job)
         with place.open("w") as answer, place.with_suffix(".err").open("w") as said:
@@ -266,8 +268,7 @@ class Runner:
 
     def place(self, job: dict) -> Path:
         """Where a job leaves its answer for the runner."""
-        self.out.joinpath("answers").mkdir(exist_ok=True)
-        return self.out / "answers" / "-".join(str(x) for x in job.values()).replace(" ", "_")
+        return self.scratch / "-".join(str(x) for x in job.values()).replace(" ", "_")
 
     def collect(self) -> None:
         """Take the answers of jobs that have ended."""
@@ -374,12 +375,14 @@ def main() -> int:
         if key(job) not in done
         and (not given.kind or job["kind"] in given.kind)
         and job["kind"] not in cannot
-        and not ("native" in cannot and "native" in job.get("name", ""))
+        and job.get("name") not in cannot
     ]
-    if any(job["kind"] == "mutant" for job in waiting):
-        draw_mutants(given.out / "mutants.pickle", given.mutants)
-    runner = Runner(given.out, given.jobs, given.seconds - (time.monotonic() - began))
-    left = runner.run(waiting)
+    with tempfile.TemporaryDirectory(prefix="weft-trust-") as scratch:
+        if any(job["kind"] == "mutant" for job in waiting):
+            draw_mutants(Path(scratch) / "mutants.pickle", given.mutants)
+        seconds = given.seconds - (time.monotonic() - began)
+        runner = Runner(given.out, given.jobs, seconds, Path(scratch))
+        left = runner.run(waiting)
     for line in summary([*known, *runner.rows]):
         print(line, flush=True)
     print(f"{left} jobs left", flush=True)

@@ -29,17 +29,27 @@ OFTEN = {"steps": 5, "log_every": 1, "save_every": 1, "evaluate_every": 2}
 RUNS = {
     "single": lambda: one_stage(**OFTEN),
     "staged": lambda: two_stages(**OFTEN),
-    "recorded": lambda: one_stage(device="cuda", graph=True, precision="bfloat16", **OFTEN),
+    # Long beside the seconds that a process needs before its first update on a GPU.
+    "recorded": lambda: one_stage(
+        device="cuda", graph=True, precision="bfloat16", **{**OFTEN, "steps": 300}
+    ),
 }
 TASK = "key_value(pairs=4, symbols=8, values=4, train=64, valid=16, test=16)"
 
 
-def trainings(folder: Path, kind: str, kills: int, seed: int) -> None:
-    """Kill trainings of a kind until there were so many kills."""
+def trainings(folder: Path, kind: str, kills: int, seed: int) -> int:
+    """Kill trainings of a kind until there were so many kills; how many found work done before."""
     kill_runs.run = RUNS[kind]
     folder.mkdir(parents=True)
+    start, saved = time.monotonic(), []
     assert kill_runs.ended(kill_runs.life(folder / "undisturbed")) == 0
-    assert kill_runs.killed_at_moments(folder / "killed", kills, seed) == kills
+    duration = time.monotonic() - start
+
+    def see(place: Path) -> None:
+        saved.append(any(place.glob("checkpoints/*/state.json")))
+
+    assert kill_runs.killed_at_moments(folder / "killed", kills, seed, duration, see) == kills
+    return sum(saved)
 
 
 def grid(folder: Path) -> None:
@@ -123,12 +133,13 @@ def main() -> None:
     parser.add_argument("--kind", action="append", choices=[*RUNS, "grid"])
     given = parser.parse_args()
     for kind in given.kind or ("single", "staged", "grid"):
-        count = given.grid_kills if kind == "grid" else given.kills
         if kind == "grid":
-            grids(given.folder / kind, count, given.seed)
+            grids(given.folder / kind, given.grid_kills, given.seed)
+            said = f"{given.grid_kills} times"
         else:
-            trainings(given.folder / kind, kind, count, given.seed)
-        print(f"{kind}: killed {count} times, every end equal", flush=True)
+            saved = trainings(given.folder / kind, kind, given.kills, given.seed)
+            said = f"{given.kills} times, {saved} of them after a checkpoint"
+        print(f"{kind}: killed {said}, every end equal", flush=True)
 
 
 if __name__ == "__main__":

@@ -48,9 +48,15 @@ def ended(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def killed_at_moments(folder: Path, count: int, seed: int) -> int:
-    """Kill `count` times at random moments; a run that ends before is begun anew."""
-    draw, kills, duration = random.Random(seed), 0, 0.3
+def killed_at_moments(
+    folder: Path, count: int, seed: int, duration: float = 0.3, see=lambda folder: None
+) -> int:
+    """Kill `count` times at random moments; a run that ends before is begun anew.
+
+    `duration` is how many seconds a run takes, until one has shown it; `see` is called after each
+    kill.
+    """
+    draw, kills = random.Random(seed), 0
     while kills < count:
         child, start = life(folder), time.monotonic()
         time.sleep(draw.uniform(0, duration))
@@ -61,6 +67,7 @@ def killed_at_moments(folder: Path, count: int, seed: int) -> int:
             duration = time.monotonic() - start
         else:
             kills += 1
+            see(folder)
     finish(folder)
     return kills
 
