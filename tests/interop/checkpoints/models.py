@@ -234,7 +234,8 @@ TINY = {
     ),
     "Nystromformer, classes": Tiny(
         "NystromformerForSequenceClassification",
-        {**NYSTROM, "num_labels": 3, "conv_kernel_size": None, "num_landmarks": 20},
+        {**NYSTROM, "num_labels": 3, "num_landmarks": 20},
+        padded=False,
     ),
     "ImageGPT": Tiny("ImageGPTForCausalImageModeling", {**GPT2, "layer_norm_epsilon": 1e-5}),
     "ImageGPT, body": Tiny("ImageGPTModel", GPT2),

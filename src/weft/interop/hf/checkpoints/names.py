@@ -145,8 +145,9 @@ def converted(names: Names, found: Weights, wanted: Mapping[str, Tensor]) -> dic
                 f"{tuple(like.shape)}: config and weights belong to different models"
             )
         made[name] = tensor
-        for source in sources:
-            taken[source] += tensor.numel()
+        for source in sources:  # a row of several tensors takes each of them whole
+            alone = len(sources) == 1
+            taken[source] += tensor.numel() if alone else found[here[source]].numel()
         whole |= {source for source in sources if row.partly}
     _check_rest(names, found, here, taken, missing)
     for source, count in taken.items():
