@@ -3,6 +3,8 @@
 A *cell* is a name and the tables of an experiment. Each is trained in a process and a folder of
 its own; its row is appended to OUT/rows.jsonl when its test split is scored. Cells that have a row
 are not trained again, one that was stopped goes on. After --seconds all that run are told to stop.
+--set training.batch=32 changes a setting of all cells; their rows say with which settings they
+were trained.
 """
 
 import argparse
@@ -17,7 +19,7 @@ from typing import Any
 
 from weft.arena.experiment.results import score_test
 from weft.arena.experiment.runs import run_of
-from weft.arena.experiment.settings import experiment, write_experiment
+from weft.arena.experiment.settings import recipe, tables_of, write_experiment
 from weft.environment import environment
 from weft.models import load
 from weft.rows import append, read
@@ -40,6 +42,7 @@ def parser(text: str) -> argparse.ArgumentParser:
     found.add_argument("--seeds", type=int, default=3)
     found.add_argument("--only", default="", help="cells whose names hold this")
     found.add_argument("--device", default="auto")
+    found.add_argument("--set", action="append", default=[], help="training.batch=32, say")
     found.add_argument("--tiny", action="store_true", help="a few updates of small models")
     found.add_argument("--cell", default="", help="train this one alone, in this process")
     return found
@@ -50,7 +53,7 @@ def run(script: str, args: argparse.Namespace, cells: dict[str, dict[str, Any]])
     rows = args.out / "rows.jsonl"
     if args.cell:
         cells[args.cell]["training"]["minutes"] = args.minutes
-        return one(args.cell, cells[args.cell], args.out, args.device)
+        return one(args.cell, cells[args.cell], args)
     began = time.monotonic()
     done = {row["cell"] for row in read(rows)} if rows.exists() else set()
     left = [name for name in cells if name not in done and args.only in name]
@@ -82,11 +85,12 @@ def run(script: str, args: argparse.Namespace, cells: dict[str, dict[str, Any]])
         print(json.dumps({name: row[name] for name in SHOWN if name in row}))
 
 
-def one(name: str, tables: dict[str, Any], out: Path, device: str) -> None:
+def one(name: str, tables: dict[str, Any], args: argparse.Namespace) -> None:
     """Train and score a cell, and append its row."""
-    began = time.monotonic()
-    tables["training"]["device"] = device
-    own, folder = experiment(tables), out / "cells" / name
+    began, out = time.monotonic(), args.out
+    tables["training"]["device"] = args.device
+    own = recipe(tables, tables_of(args.set)).experiment
+    folder = out / "cells" / name
     write_experiment(folder, own)
     outcome = train(run_of(own), folder)
     if outcome.status != "done":

@@ -3,11 +3,12 @@
     python benchmarks/cases/pixels.py --data FOLDER --out OUT --seconds 480
     python benchmarks/cases/pixels.py --data FOLDER --out OUT --tiny        # seconds, on a CPU
 
-FOLDER holds train.npz and test.npz with x (n, 32, 32, 3) uint8 and y (n,). The contenders are the
-same decoder of bytes with another mixer. Each is trained by a process of its own; all are ready
-before the clocks start, and train side by side for the same seconds, on one GPU if there is one.
-Validations do not count. Then each draws pictures, completes halves, and has a linear probe fitted
-to its layers. `--seconds` is for everything; about two thirds of it are training.
+FOLDER, whose name stands in the rows, holds train.npz and test.npz with x (n, 32, 32, 3) uint8 and
+y (n,). The contenders are the same decoder of bytes with another mixer. Each is trained by a
+process of its own; all are ready before the clocks start, and train side by side for the same
+seconds, on one GPU if there is one. Validations do not count. Then each draws pictures, completes
+halves, and has a linear probe fitted to its layers. `--seconds` is for everything; about two
+thirds of it are training.
 
 OUT/rows.jsonl: `curve` (bits per dimension of the same test pictures over training seconds),
 `result` (of more test pictures), `sampled`, `probe` (accuracy by layer). OUT/NAME_samples.png, and
@@ -256,11 +257,13 @@ def probe(one: Contender, model: Any) -> list[dict[str, Any]]:
 
 def work(job: Job, ready: Any) -> None:
     """One process: warm up, wait for the others, train, look at the result."""
-    one = prepared(job, Pictures(job.data, job.side))
+    pictures = Pictures(job.data, job.side)
+    one = prepared(job, pictures)
     own = {"contender": job.name, "mixer": str(one.stage.model.trunk.stack.mixer)}
     own |= {"batch": job.sizes.batch, "length": one.pictures.coding.length}
     own |= {"parameters": sum(p.numel() for p in one.learner.model.parameters())}
     own |= {"layers": job.sizes.layers, "dim": job.sizes.dim, "fast": one.fast}
+    own |= {"data": job.data.resolve().name, "pictures": len(pictures.splits["train"])}
 
     def say(*rows: dict[str, Any]) -> None:
         stamp = {"at": round(time.time() - job.began, 1)}
