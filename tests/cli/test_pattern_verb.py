@@ -72,8 +72,8 @@ def test_kernels_and_parts():
     _, text = shown("causal & (sliding(128) | strided(128))", "--length", "8192")
     assert "CPU       gather: blocks cost 0.0" in text
     assert "GPU       triton: blocks cost 0." in text
-    assert "natural order; 127 blocks of 128, 0 full: causal & sliding(window=128)" in text
-    assert "fold by 128; 128 × 1 blocks of 128" in text
+    assert "natural order; 1,270 blocks of 32, 762 full: causal & sliding(window=128)" in text
+    assert "fold by 128; 128 × 3 blocks of 32" in text
     _, text = shown("sliding(64) | global(first=16)", "--length", "8192")
     assert "16 selected keys" in text
     assert "16 rows in a separate pass, over all keys" in text

@@ -199,7 +199,7 @@ def largest(pattern, n, kernel="gather", **options):
         Causal() & Sliding(100),
         Sliding(100) | Global(first=3),
         Causal() & (Sliding(64) | Strided(64)),
-        Causal() & (SameBlock(64) | Columns(64, 2)),
+        Causal() & (SameBlock(64) | Columns(512, 2)),
         Dilated(10, 8),
         BlockNeighbours(32) | RandomBlocks(1, 64, 3),
         Window2d(64, 3),

@@ -7,7 +7,6 @@ are not known yet, so `choose_in_graph` applies the same rules without costs.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -287,14 +286,15 @@ def _lowered(request: Request, kernel: str) -> tuple[Lowered, int, float]:
     """The cheapest parts, their block size, and their cost in pairs of dense attention."""
     speed = _speed(request)
     lanes = speed.lanes / (request.batch * request.heads)
-    choices, sizes = [], BLOCKS.get(kernel, (GATHER_BLOCK, *NARROW_BLOCKS))
-    for block in sizes:
-        if kernel == "gather" and block in NARROW_BLOCKS and not _narrow(request, choices[0][0]):
-            break
+
+    def priced(block: int, halvings: int) -> tuple[Lowered, int, float]:
         lowered = lower(request.pattern, request.n, request.m, block, speed.overhead, lanes)
-        slower = speed.slower * speed.small_blocks ** math.log2(sizes[0] / block)
-        price = slower * lowered.price(block, speed.overhead, lanes)
-        choices.append((lowered, block, price))
+        slower = speed.slower * speed.small_blocks**halvings
+        return lowered, block, slower * lowered.price(block, speed.overhead, lanes)
+
+    choices = [priced(block, h) for h, block in enumerate(BLOCKS.get(kernel, (GATHER_BLOCK,)))]
+    if kernel == "gather" and _narrow(request, choices[0][0]):
+        choices += [priced(block, h) for h, block in enumerate(NARROW_BLOCKS, 1)]
     return min(choices, key=lambda choice: choice[2])
 
 
