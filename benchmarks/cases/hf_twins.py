@@ -1,14 +1,16 @@
 """Transformers' long models against the same models with weft's twins (`weft.interop.accelerate`).
 
-    python benchmarks/cases/hf_twins.py --device cuda --out $OUT/h200_hf_twins.jsonl --seconds 150
-    python benchmarks/cases/hf_twins.py --device cpu --tiny --out /tmp/twins.jsonl
+    python benchmarks/cases/hf_twins.py --device cuda --length 16384 --seconds 150 --out FILE
+    python benchmarks/cases/hf_twins.py --device cpu --tiny --out FILE
 
 Forward and backward of a whole model of base size in training mode, bfloat16 on a GPU. First the
 outputs and gradients of both are compared without dropout: in float32, and in bfloat16, where weft
 may be no farther from float32 than twice as far as Transformers is. A case that fails gets no time.
 The two take turns; medians. A peak is that of the forward and backward pass with the weights of one
-model, counted from the start of the pass. Each row is appended when it is known; a case that the
-file has with status ok is not run again.
+model, counted from the start of the pass. Without --length, each case runs at its own length; with
+it, those whose models are not made for that many tokens run at both. A model that runs out of
+memory has that in its row, and the other one has its time. Each row is appended when it is known;
+a case that the file has at that length is not run again, unless an error ended it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import copy
 import json
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +31,8 @@ import torch
 import transformers as T
 
 from weft.environment import environment
-from weft.errors import WeftError
 from weft.interop import accelerate
+from weft.rows import append, read
 
 TOLERANCE = 1e-3  # of the largest number, in float32 on a GPU
 GATE = 2048  # tokens of the comparison, at most
@@ -200,7 +203,7 @@ def pictures(model: Any, length: int) -> dict[str, Any]:
     return {"pixel_values": torch.randn(1, 3, side, side, generator=draw)}
 
 
-def rows(given: dict[str, Any], count: int) -> dict[str, Any]:
+def repeated(given: dict[str, Any], count: int) -> dict[str, Any]:
     """The same row several times: what it says does not matter to the time."""
     return {key: x.repeat(count, *(1,) * (x.dim() - 1)) for key, x in given.items()}
 
@@ -230,7 +233,8 @@ def outputs(model: Any, given: dict[str, Any]) -> tuple[torch.Tensor, list[torch
     model.zero_grad(set_to_none=True)
     out = model(**given).last_hidden_state.float()
     if model.training or model.config.model_type != "reformer":  # which learns in training alone
-        out.square().mean().backward()
+        draw = torch.Generator(out.device).manual_seed(1)
+        (out * torch.randn(out.shape, generator=draw, device=out.device)).mean().backward()
     grads = [p.grad.float() for p in model.parameters() if p.grad is not None]
     model.zero_grad(set_to_none=True)
     return out.detach(), grads
@@ -248,7 +252,8 @@ def gate(case: Case, length: int, tiny: bool, device: str) -> dict[str, Any]:
     """How far the two are apart, in both modes, without dropout, in a model of two layers."""
     short = min(length, GATE)
     torch.manual_seed(0)
-    theirs = case.make(short, tiny, 0.0, 2).to(device)
+    with torch.device(device):
+        theirs = case.make(short, tiny, 0.0, 2)
     ours, given = accelerate(copy.deepcopy(theirs)), case.read(theirs, short)
     found: dict[str, Any] = {"status": "ok"}
     for training in (False, True):
@@ -257,12 +262,14 @@ def gate(case: Case, length: int, tiny: bool, device: str) -> dict[str, Any]:
             model.float().train(training)
         full = to(given, device, torch.float32)
         truth = outputs(theirs, full)
-        found[f"{mode}_float32"] = errors = apart(outputs(ours, full), truth)
+        errors = apart(outputs(ours, full), truth)
+        found |= named(f"{mode}_float32", errors)
         wrong = max(errors) > TOLERANCE
         if device == "cuda" and case.half:
             half = to(given, device, torch.bfloat16)
             a, b = (apart(outputs(m.bfloat16(), half), truth) for m in (theirs, ours))
-            found[f"{mode}_bfloat16"] = {"transformers": a, "weft": b}
+            found |= named(f"{mode}_bfloat16_transformers", a)
+            found |= named(f"{mode}_bfloat16_weft", b)
             wrong |= any(y > 2 * x + TOLERANCE for x, y in zip(a, b, strict=True))
             theirs, ours = theirs.float(), ours.float()
         if wrong:
@@ -270,69 +277,91 @@ def gate(case: Case, length: int, tiny: bool, device: str) -> dict[str, Any]:
     return found
 
 
+def named(name: str, errors: tuple[float, float]) -> dict[str, float]:
+    return {f"error_{name}": errors[0], f"gradient_error_{name}": errors[1]}
+
+
 def step(model: Any, given: dict[str, Any]) -> None:
     model(**given).last_hidden_state.float().square().mean().backward()
 
 
 def measured(models: dict[str, Any], given: dict[str, Any], device: str, rounds: int, until: float):
-    """Medians of turns, and peaks; the first turn is a warm-up."""
+    """Medians of turns, and peaks; the first turn is a warm-up. Who runs out of memory sits out."""
+    lost: set[str] = set()
     seconds: dict[str, list[float]] = {name: [] for name in models}
     peaks = dict.fromkeys(models, 0.0)
     cuda = device == "cuda"
     own = {n: sum(p.nbytes for p in m.parameters()) for n, m in models.items()}
     for turn in range(rounds + 1):
-        for name, model in models.items():
+        for name in [name for name in models if name not in lost]:
             if cuda:
                 torch.cuda.synchronize()
                 torch.cuda.reset_peak_memory_stats()
-                others = torch.cuda.memory_allocated() - own[name]
+            others = torch.cuda.memory_allocated() - own[name] if cuda else 0
             start = time.perf_counter()
-            step(model, given)
+            try:
+                step(models[name], given)
+                if cuda:
+                    torch.cuda.synchronize()
+            except torch.cuda.OutOfMemoryError:
+                lost.add(name)
+            else:
+                if turn:
+                    seconds[name].append(time.perf_counter() - start)
             if cuda:
-                torch.cuda.synchronize()
                 peaks[name] = (torch.cuda.max_memory_allocated() - others) / 2**30
-            if turn:
-                seconds[name].append(time.perf_counter() - start)
-            model.zero_grad(set_to_none=True)
+            models[name].zero_grad(set_to_none=True)
+            if name in lost:
+                torch.cuda.empty_cache()
         if turn and time.monotonic() > until:
             break
-    return {
-        n: {"ms": 1e3 * median(s), "rounds": len(s), "peak_gib": peaks[n]}
-        for n, s in seconds.items()
-    }
+    row: dict[str, Any] = {}
+    for name, each in seconds.items():
+        row[f"{name}_ms"] = None if name in lost else 1e3 * median(each)
+        row[f"{name}_peak_gib"] = None if name in lost else peaks[name]
+        row[f"{name}_status"] = "out of memory" if name in lost else "ok"
+        row[f"{name}_rounds"] = len(each)
+    return row
 
 
-def run(name: str, told: argparse.Namespace, until: float) -> dict[str, Any]:
+def run(name: str, length: int, told: argparse.Namespace, until: float) -> dict[str, Any]:
     """One row."""
     case = CASES[name]
-    length = told.length or (64 if told.tiny else case.length)
-    row: dict[str, Any] = {"case": name, "length": length, "batch": case.batch}
+    batch = 1 if told.tiny else max(1, case.batch * case.length // length)
+    row: dict[str, Any] = {"case": name, "length": length, "batch": batch}
     row |= {"device": told.device, "tiny": told.tiny, "transformers_version": T.__version__}
-    row["gate"] = found = gate(case, length, told.tiny, told.device)
-    row["status"] = found["status"]
+    row |= gate(case, length, told.tiny, told.device)
     if row["status"] != "ok":
         return row
     dtype = torch.bfloat16 if told.device == "cuda" and case.half else torch.float32
     row["dtype"] = str(dtype)
     torch.manual_seed(0)
-    theirs = case.make(length, told.tiny, 0.1, None).to(told.device, dtype).train()
+    with torch.device(told.device):
+        theirs = case.make(length, told.tiny, 0.1, None).to(dtype).train()
     models = {"transformers": theirs, "weft": accelerate(copy.deepcopy(theirs))}
-    given = rows(case.read(theirs, length), 1 if told.tiny else case.batch)
-    given = to(given, told.device, dtype)
+    given = to(repeated(case.read(theirs, length), batch), told.device, dtype)
     row |= measured(models, given, told.device, told.rounds, until)
-    a, b = row["transformers"], row["weft"]
-    row["faster"] = a["ms"] / b["ms"]
-    if told.device == "cuda":
-        row["memory"] = b["peak_gib"] / a["peak_gib"]
+    if row["transformers_ms"] and row["weft_ms"]:
+        row["faster"] = row["transformers_ms"] / row["weft_ms"]
+        if told.device == "cuda":
+            row["memory"] = row["weft_peak_gib"] / row["transformers_peak_gib"]
     return row
 
 
-def known(path: Path | None) -> set[str]:
-    """The cases that the file has."""
+def cells(told: argparse.Namespace) -> list[tuple[str, int]]:
+    """The cases and their lengths: all at the length asked for, then at their own."""
+    names = told.cases.split(",")
+    if told.tiny:
+        return [(name, told.length or 64) for name in names]
+    own = [(name, CASES[name].length) for name in names]
+    return list(dict.fromkeys([(name, told.length or length) for name, length in own] + own))
+
+
+def known(path: Path | None) -> set[tuple[str, int]]:
+    """The cells that the file has."""
     if path is None or not path.exists():
         return set()
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return {row["case"] for row in rows if row["status"] == "ok"}
+    return {(row["case"], row["length"]) for row in read(path) if row["status"] == "ok"}
 
 
 def options() -> argparse.Namespace:
@@ -350,25 +379,27 @@ def options() -> argparse.Namespace:
 def main() -> int:
     told, wrong = options(), 0
     start = time.monotonic()
-    cases = [name for name in told.cases.split(",") if name not in known(told.out)]
-    for at, name in enumerate(cases):
-        left = start + told.seconds - time.monotonic()
-        if left <= 0:
-            print(f"no time left for {', '.join(cases[at:])}", file=sys.stderr)
+    done = known(told.out)
+    left = [cell for cell in cells(told) if cell not in done]
+    for at, (name, length) in enumerate(left):
+        seconds = start + told.seconds - time.monotonic()
+        if seconds <= 0:
+            print(f"no time left for {', '.join(f'{n} at {m}' for n, m in left[at:])}")
             break
         begin = time.monotonic()
         try:
-            row = run(name, told, begin + left / (len(cases) - at))
-        except (WeftError, RuntimeError) as problem:
-            row = {"case": name, "status": f"{type(problem).__name__}: {problem}"[:500]}
+            row = run(name, length, told, begin + seconds / (len(left) - at))
+        except Exception as problem:  # of any kind, in any version: the next cell is run
+            text = f"{type(problem).__name__}: {problem}"[:500]
+            row = {"case": name, "length": length, "status": text}
+            print(traceback.format_exc(), file=sys.stderr)
         wrong |= row["status"] != "ok"
-        row |= {"seconds": time.monotonic() - begin, "environment": environment(told.device)}
+        row |= {"seconds": time.monotonic() - begin, **environment(told.device)}
         if told.device == "cuda":
             torch.cuda.empty_cache()
         print(json.dumps(row), flush=True)
         if told.out is not None:
-            with told.out.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            append(told.out, [row])
     return int(wrong)
 
 
