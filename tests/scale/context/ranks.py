@@ -306,6 +306,44 @@ def loss_of(built: Any, ids: Any, valid: Any, source: Any = None) -> Any:
     return torch.nn.functional.cross_entropy(scores, ids[:, 0] % scores.shape[1])
 
 
+def memory(case: dict[str, Any]) -> dict[str, Any]:
+    """Bytes that backward keeps: of the whole model, and of each rank.
+
+    settings (of a model config), n
+    """
+    import copy
+
+    import torch
+
+    from weft.models import MODELS
+    from weft.scale.context import split
+
+    built = MODELS.read(case["settings"]).build()
+    whole = _kept(copy.deepcopy(built), torch.zeros(2, case["n"], dtype=torch.long))
+    group = split(built)
+    mine = torch.tensor([_kept(built, torch.zeros(2, case["n"], dtype=torch.long))])
+    each = [torch.zeros_like(mine) for _ in range(group.link.ranks)]
+    torch.distributed.all_gather(each, mine)
+    return {"whole": whole, "ranks": [int(one) for one in each]}
+
+
+def _kept(built: Any, ids: Any) -> int:
+    """Bytes of all storages that a loss keeps for its backward, parameters left out."""
+    import torch
+
+    parameters = {p.untyped_storage().data_ptr() for p in built.parameters()}
+    held: dict[int, Any] = {}
+
+    def pack(x: Any) -> Any:
+        held[x.untyped_storage().data_ptr()] = x  # held, so that no address comes twice
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        loss = loss_of(built, ids, None)
+    loss.backward()
+    return sum(x.untyped_storage().nbytes() for at, x in held.items() if at not in parameters)
+
+
 def window(case: dict[str, Any]) -> dict[str, Any]:
     """Bytes that a rank sends under a pattern at several lengths, and the formula's."""
     import torch
@@ -354,7 +392,7 @@ def dropout(case: dict[str, Any]) -> dict[str, Any]:
 
 
 CHECKS = {"compare": compare, "skipped": _skipped, "model": model, "window": window}
-CHECKS |= {"dropout": dropout}
+CHECKS |= {"dropout": dropout, "memory": memory}
 
 if __name__ == "__main__":
     import torch  # noqa: F401  # loaded once, before the ranks fork

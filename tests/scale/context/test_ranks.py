@@ -95,13 +95,17 @@ DROPPED = [
 ]
 WINDOW = {"check": "window", "pattern": "causal & sliding(16)", "lengths": [128, 256, 1024]}
 DENSE = {"check": "window", "pattern": "full()", "lengths": [64, 128]}
+MEMORY = [
+    {"check": "memory", "settings": language_model(mixer, "none", "rope"), "n": 512}
+    for mixer in ("sliding_window(window=9)", "full", "linear_transformer")
+]
 TWINS = [{"check": "skipped", **SMALL[at]} for at in (0, 1, 2)]
 
 
 @pytest.fixture(scope="module")
 def reports() -> dict[int, list[tuple[Case, Case]]]:
     """What both worlds found: (case, report)."""
-    return asked_of({2: [*SMALL, MODELS[0], *TWINS, WINDOW, DENSE], 4: ON_FOUR})
+    return asked_of({2: [*SMALL, MODELS[0], *TWINS, WINDOW, DENSE], 4: [*ON_FOUR, *MEMORY]})
 
 
 def asked_of(asked: dict[int, list[Case]]) -> dict[int, list[tuple[Case, Case]]]:
@@ -137,6 +141,19 @@ def test_a_window_sends_the_same_at_any_length_and_dense_attention_more(reports)
     # 15 keys and values of 2 heads, 4 wide, in float32, to the rank after it; the last has none.
     assert {tuple(each["bill"]) for each in window.values()} == {(15 * 64, 0)}
     assert dense["128"]["bill"] == [2 * sent for sent in dense["64"]["bill"]]
+
+
+def test_memory_falls_with_the_ranks(reports):
+    """What backward keeps is 1/ranks, and a copy of the keys and values beside fetched ones."""
+    found = [(a, f) for a, f in reports[4] if a.get("check") == "memory"]
+    assert len(found) == len(MEMORY)
+    for asked, report in found:
+        share = report["whole"] / 4
+        rows, layers, width, own = 2, 2, 2 * 16 * 4, 512 // 4  # keys and values in float32
+        fetches = "sliding" in asked["settings"]["trunk"]["stack"]["mixer"]
+        for rank, kept in enumerate(report["ranks"]):
+            copied = rows * layers * width * (own + 8) if fetches and rank else 0
+            assert abs(kept - share - copied) < 0.1 * share, (asked, rank, report)
 
 
 def test_each_exchange_is_needed(reports):
