@@ -133,7 +133,8 @@ def test_commands_are_understood(args):
 
 
 @pytest.mark.parametrize("args", PATTERNS, ids=" ".join)
-def test_pattern_commands_run(args):
+def test_pattern_commands_run(args, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # some write a picture
     done = CliRunner().invoke(app, list(args[1:]))
     assert done.exit_code == 0, done.output
 
