@@ -21,6 +21,7 @@ from weft.errors import WeftError
 from weft.objectives import Batch, Objective
 from weft.objectives.classify import turned
 from weft.training.evaluate import score
+from weft.training.settings import PrecisionName
 
 
 @dataclass(frozen=True)
@@ -69,13 +70,17 @@ class Shifted:
 
 
 def shift_test(
-    model: Any, source: Iterable[Batch], objective: Objective, moves: Sequence[Move]
+    model: Any,
+    source: Iterable[Batch],
+    objective: Objective,
+    moves: Sequence[Move],
+    precision: PrecisionName = "float32",
 ) -> list[Shifted]:
     """The score without a move, and after each; a source gives the same batches every time."""
     rows, plain = [], None
     for move in (None, *moves):
         watched: Any = _Watched(objective)
-        found = score(model, _moved(source, move), watched)
+        found = score(model, _moved(source, move), watched, precision=precision)
         assert found is not None  # nothing stops it
         logits = torch.cat(watched.seen) if watched.seen else None
         plain = logits if move is None else plain
