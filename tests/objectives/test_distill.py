@@ -1,5 +1,7 @@
 """Distillation against the equation in numpy, and its start from every second layer."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from weft.errors import WeftError
 from weft.models import load, prune_layers, save
 from weft.objectives import OBJECTIVES, Batch, CausalLM, Classify, Distill, Head, MaskedLM
 from weft.objectives.distill import distance
+from weft.objectives.masked_lm import Hidden
 
 INNER = {"classify": Classify(), "causal_lm": CausalLM(), "masked_lm": MaskedLM(rate=0.5)}
 
@@ -44,9 +47,9 @@ def asked(objective, model, batch):
         sizes = batch.valid.sum(1).tolist()
         places = [(row, t) for row, size in enumerate(sizes) for t in range(size - 1)]
         return batch.x, [(row, t, int(batch.x[row, t + 1])) for row, t in places]
-    mask = model.config.trunk.embedding.vocab - 1
+    vocab = model.config.trunk.embedding.vocab
     shown, chosen = objective.of.corrupt(
-        batch.x, batch.valid, mask, torch.Generator().manual_seed(5)
+        batch.x, batch.valid, Hidden(vocab - 1, vocab), torch.Generator().manual_seed(5)
     )
     return shown, [(row, t, int(batch.x[row, t])) for row, t in chosen.nonzero().tolist()]
 
@@ -202,3 +205,13 @@ def test_a_settings_file_trains_a_student(tmp_path):
     assert train(run, tmp_path / "student").status == "done"
     student = load(tmp_path / "student" / "best")
     assert len(student.trunk.stack.layers) == 2
+
+
+def test_teacher_and_student_share_a_mask_token(tmp_path):
+    inner = MaskedLM()
+    teacher = stirred(inner, "sf", 1)
+    own = dataclasses.replace(teacher.config, mask_id=2).build()
+    own.load_state_dict(teacher.state_dict())
+    objective = Distill(teacher=str(save(own, tmp_path / "teacher")), of=inner)
+    with pytest.raises(WeftError, match=r"one id hides tokens from both; got 2 of the teacher"):
+        objective.loss(stirred(inner, "sf", 2).train(), rows(), torch.Generator())

@@ -6,6 +6,9 @@ from objective_parts import VOCAB, built, pairs, rows, trunk
 
 from weft.errors import WeftError
 from weft.objectives import MaskedLM
+from weft.objectives.masked_lm import Hidden
+
+HIDDEN = Hidden(VOCAB, VOCAB + 1)
 
 
 def generator(seed=0):
@@ -14,7 +17,7 @@ def generator(seed=0):
 
 def test_shares_are_those_of_the_settings():
     ids = torch.randint(VOCAB, (400, 250), generator=generator(3))
-    shown, chosen = MaskedLM().corrupt(ids, None, VOCAB, generator())
+    shown, chosen = MaskedLM().corrupt(ids, None, HIDDEN, generator())
     picked = chosen.float().mean().item()
     assert picked == pytest.approx(0.15, abs=0.005)
     masked = (shown[chosen] == VOCAB).float().mean().item()
@@ -28,9 +31,24 @@ def test_shares_are_those_of_the_settings():
     assert sorted(set(others.tolist())) == list(range(VOCAB))
 
 
+def test_a_mask_token_in_the_middle_is_shown_and_never_drawn():
+    """As imported models have it: [MASK] of BERT is id 103 of 30,522."""
+    ids = torch.randint(VOCAB, (400, 250), generator=generator(3))
+    ids[ids == 2] = 3
+    shown, chosen = MaskedLM(masked=0.5, random=0.5).corrupt(
+        ids, None, Hidden(2, VOCAB), generator()
+    )
+    assert (shown[chosen] == 2).float().mean().item() == pytest.approx(0.5, abs=0.01)
+    drawn = shown[chosen & (shown != 2)]
+    counts = drawn.bincount(minlength=VOCAB).double() / len(drawn)
+    assert counts[2] == 0
+    others = counts[torch.arange(VOCAB) != 2]
+    assert others.sub(1 / (VOCAB - 1)).abs().max() < 0.02
+
+
 def test_padding_is_never_chosen():
     batch = rows()
-    _, chosen = MaskedLM(rate=1.0).corrupt(batch.x, batch.valid, VOCAB, generator())
+    _, chosen = MaskedLM(rate=1.0).corrupt(batch.x, batch.valid, HIDDEN, generator())
     assert torch.equal(chosen, batch.valid)
 
 
@@ -44,7 +62,7 @@ def test_the_loss_is_the_sum_over_the_chosen(made):
     if batch.second is not None:
         documents.append((batch.second, batch.second_valid))
     for ids, valid in documents:
-        shown, chosen = objective.corrupt(ids, valid, VOCAB, draw)
+        shown, chosen = objective.corrupt(ids, valid, HIDDEN, draw)
         log = torch.log_softmax(model(shown, valid=valid), -1)
         for row, place in chosen.nonzero().tolist():
             total -= log[row, place, ids[row, place]].item()

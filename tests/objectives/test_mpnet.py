@@ -12,7 +12,7 @@ from weft.layers.positions import T5Bias
 from weft.mixers import Frame
 from weft.models import Encoder, LanguageModel, Stack
 from weft.objectives import Batch, MPNet
-from weft.objectives.masked_lm import disguised
+from weft.objectives.masked_lm import Hidden, disguised
 from weft.objectives.mpnet import mpnet_scores, mpnet_seen
 from weft.objectives.targets.permutation import Permutation, permutation, seen_at
 
@@ -140,7 +140,7 @@ def attended(body, x, context, seen, i, j):
 def test_streams_are_those_of_the_paper():
     model, batch = model_of(), rows()
     order = permutation(batch.valid, 0.4, generator(1))
-    shown = disguised(batch.x, VOCAB, 0.8, 0.1, generator(2))
+    shown = disguised(batch.x, Hidden(VOCAB, VOCAB + 1), 0.8, 0.1, generator(2))
     found = mpnet_scores(model, batch.x, shown, batch.valid, order)
     for row in range(len(batch)):
         n = int(batch.valid[row].sum())
@@ -155,7 +155,7 @@ def test_the_loss_is_the_sum_over_the_tail():
     loss = objective.loss(model, batch, generator(7))
     draw = generator(7)
     order = permutation(batch.valid, 0.4, draw)
-    shown = disguised(batch.x, VOCAB, 0.8, 0.1, draw)
+    shown = disguised(batch.x, Hidden(VOCAB, VOCAB + 1), 0.8, 0.1, draw)
     log = mpnet_scores(model, batch.x, shown, batch.valid, order).log_softmax(-1)
     total = sum(
         -log[row, place, batch.x[row, order.tail[row, place]]].item()

@@ -10,7 +10,10 @@ from objective_parts import trunk
 
 from weft.errors import WeftError
 from weft.objectives import Batch, MaskedLM
+from weft.objectives.masked_lm import Hidden
 from weft.objectives.targets.words import word_numbers
+
+HIDDEN = Hidden(256, 257)
 
 
 def generator(seed=0):
@@ -54,12 +57,12 @@ def test_words_are_hidden_whole():
     text = b"the quick brown fox jumps over the lazy dog again and again "
     ids = torch.tensor([list(text)] * 200)
     numbers = word_numbers(Batch(x=ids), ids, None, "bytes")
-    _, chosen = MaskedLM(rate=0.3).corrupt(ids, None, 256, generator(), numbers)
+    _, chosen = MaskedLM(rate=0.3).corrupt(ids, None, HIDDEN, generator(), numbers)
     for row in range(0, 200, 20):
         for word in range(int(numbers.max()) + 1):
             assert len(set(chosen[row][numbers[row] == word].tolist())) == 1
     assert chosen.float().mean().item() == pytest.approx(0.3, abs=0.02)
-    _, single = MaskedLM(rate=0.3).corrupt(ids, None, 256, generator())
+    _, single = MaskedLM(rate=0.3).corrupt(ids, None, HIDDEN, generator())
     split = [len(set(single[0][numbers[0] == word].tolist())) for word in range(24)]
     assert max(split) == 2  # what the check above would find
 
@@ -72,7 +75,7 @@ def test_the_loss_uses_them():
     model = objective.build(trunk(vocab=256)).build()
     loss = objective.loss(model, batch, generator(2))
     numbers = word_numbers(batch, ids, None, "bytes")
-    _, chosen = objective.corrupt(ids, None, 256, generator(2), numbers)
+    _, chosen = objective.corrupt(ids, None, HIDDEN, generator(2), numbers)
     assert int(loss.count) == int(chosen.sum()) > 0
 
 

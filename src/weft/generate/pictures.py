@@ -57,7 +57,7 @@ def sample_pictures(
     the same beginnings.
     """
     sampling = sampling or Sampling(temperature=1.0)
-    prompts = [_prompt(row, model.mask, length, at) for at, row in enumerate(beginnings, 1)]
+    prompts = [_prompt(row, model.last_id, length, at) for at, row in enumerate(beginnings, 1)]
     last = None if seconds is None else time.perf_counter() + seconds
     found: dict[int, Tensor] = {}
     with evaluating(model):

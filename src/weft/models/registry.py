@@ -4,9 +4,11 @@ from typing import Annotated, Any
 
 from torch import nn
 
+from weft.errors import WeftError
 from weft.mixers.base.registry import ModuleRegistry
 
 MODELS = ModuleRegistry("model")
+LAST = -1  # of `mask_id`: the last id of the vocabulary
 ModelConfig = Annotated[Any, MODELS]  # a config, a table or a spec string
 
 
@@ -17,6 +19,17 @@ class TrunkModel(nn.Module):
     trunk: Any  # the module of an Encoder, Decoder, EncoderDecoder, PerceiverIO, SwinTransformer
 
     @property
-    def mask(self) -> int:
-        """The last id: the mask token, where the objective has one."""
+    def last_id(self) -> int:
+        """The last id of the vocabulary: the first that an objective of weft adds for itself."""
         return self.config.trunk.embedding.vocab - 1
+
+    @property
+    def mask(self) -> int:
+        """The id of the mask token: the last one, unless the config says another (`mask_id`)."""
+        said = getattr(self.config, "mask_id", LAST)
+        if said is None:
+            raise WeftError(
+                "this model came without a mask token, so no token can be hidden from it; read its "
+                "checkpoint again with the id, as `weft import hf FOLDER OUT --mask-id 103`"
+            )
+        return self.last_id if said == LAST else said

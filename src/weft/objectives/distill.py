@@ -33,7 +33,7 @@ from weft.objectives.base import OBJECTIVES, Head, Loss, Metric, ObjectiveConfig
 from weft.objectives.batch import Batch, ModelInputs
 from weft.objectives.causal_lm import CausalLM, summed, token_loss
 from weft.objectives.classify import Classify
-from weft.objectives.masked_lm import MaskedLM
+from weft.objectives.masked_lm import MaskedLM, hiding
 from weft.objectives.targets.words import word_numbers
 
 
@@ -130,7 +130,7 @@ class Distill:
                 yield Question(ids, valid, ids[:, 1:], known, shifted=True, marks=marks)
             else:
                 numbers = word_numbers(batch, ids, valid, self.of.words)
-                shown, chosen = self.of.corrupt(ids, valid, model.mask, generator, numbers)
+                shown, chosen = self.of.corrupt(ids, valid, hiding(model), generator, numbers)
                 yield Question(shown, valid, ids, chosen, marks=marks)
 
     def _taught(self, model: TrunkModel, teacher: TrunkModel, question: Question) -> Loss:
@@ -156,7 +156,13 @@ class Distill:
         tensor = next(model.parameters())
         weights = Path(self.teacher) / "model.safetensors"
         stamp = weights.stat().st_mtime_ns if weights.is_file() else 0
-        return _loaded(self.teacher, stamp, tensor.device)
+        teacher = _loaded(self.teacher, stamp, tensor.device)
+        if isinstance(self.of, MaskedLM) and teacher.mask != model.mask:
+            raise WeftError(
+                "teacher and student are shown the same text, so one id hides tokens from both; "
+                f"got {teacher.mask} of the teacher {self.teacher}, {model.mask} of the student"
+            )
+        return teacher
 
 
 def divergence(scores: Tensor, said: Tensor, chosen: Tensor | None, temperature: float) -> Tensor:

@@ -5,7 +5,8 @@
 
 With `words` whole words are chosen, each with probability `rate`, and all of their tokens are
 predicted (`targets/words.py`). The mask token is one more id, `vocab`, which the task's tokens
-never use: the model is built with a table of vocab + 1 rows.
+never use: the model is built with a table of vocab + 1 rows. A model that was read from a
+checkpoint keeps its own mask token, `model.mask`.
 
 Paper: Devlin et al. 2018, section 3.1, https://arxiv.org/abs/1810.04805. As a first phase on a
 task's own inputs this is masked self-pretraining (Amos et al. 2023,
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from torch import Tensor
 from weft.errors import WeftError
 from weft.models import Encoder, LanguageModel, PerceiverIO
 from weft.models.heads.language_model import LanguageModelModule
+from weft.models.registry import TrunkModel
 from weft.objectives.base import OBJECTIVES, Head, Loss, Metric, output_of, plain_trunk
 from weft.objectives.batch import Batch
 from weft.objectives.causal_lm import fused_loss, summed, token_loss
@@ -59,7 +61,7 @@ class MaskedLM:
         for document in batch.documents():
             ids, valid, _ = document
             numbers = word_numbers(batch, ids, valid, self.words)
-            shown, chosen = self.corrupt(ids, valid, model.mask, generator, numbers)
+            shown, chosen = self.corrupt(ids, valid, hiding(model), generator, numbers)
             if getattr(model, "fused", False):
                 losses.append(fused_loss(model, document._replace(ids=shown), ids, chosen))
             else:
@@ -70,7 +72,7 @@ class MaskedLM:
         self,
         ids: Tensor,
         valid: Tensor | None,
-        mask: int,
+        hidden: Hidden,
         generator: torch.Generator,
         numbers: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
@@ -81,19 +83,32 @@ class MaskedLM:
         chosen = torch.rand(ids.shape, generator=generator, device=ids.device) < self.rate
         if numbers is not None:
             chosen = chosen.gather(1, numbers)
-        changed = disguised(ids, mask, self.masked, self.random, generator)
+        changed = disguised(ids, hidden, self.masked, self.random, generator)
         if valid is not None:
             chosen = chosen & valid
         return torch.where(chosen, changed, ids), chosen
 
 
+class Hidden(NamedTuple):
+    """The id that hides a token, and how many ids there are with it."""
+
+    mask: int
+    vocab: int
+
+
+def hiding(model: TrunkModel) -> Hidden:
+    """How tokens are hidden from this model."""
+    return Hidden(model.mask, model.last_id + 1)
+
+
 def disguised(
-    ids: Tensor, mask: int, masked: float, random: float, generator: torch.Generator
+    ids: Tensor, hidden: Hidden, masked: float, random: float, generator: torch.Generator
 ) -> Tensor:
     """The input in place of each token if it is to be predicted: (b, n)."""
     fate = torch.rand(ids.shape, generator=generator, device=ids.device)
-    other = torch.randint(mask, ids.shape, generator=generator, device=ids.device)
-    shown = torch.where(fate < masked, mask, ids)
+    other = torch.randint(hidden.vocab - 1, ids.shape, generator=generator, device=ids.device)
+    other = other + (other >= hidden.mask)  # any id but the mask token's
+    shown = torch.where(fate < masked, hidden.mask, ids)
     return torch.where((fate >= masked) & (fate < masked + random), other, shown)
 
 

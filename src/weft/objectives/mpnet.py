@@ -35,7 +35,7 @@ from weft.models.stack.streams import read_streams
 from weft.objectives.base import OBJECTIVES, Head, Loss, Metric
 from weft.objectives.batch import Batch, unmarked
 from weft.objectives.causal_lm import summed, token_loss
-from weft.objectives.masked_lm import all_real, check_shares, disguised, with_mask_row
+from weft.objectives.masked_lm import all_real, check_shares, disguised, hiding, with_mask_row
 from weft.objectives.targets.permutation import (
     ORDERED,
     Permutation,
@@ -76,7 +76,7 @@ class MPNet:
         for ids, valid, _ in unmarked(batch, self.name, ORDERED).documents():
             numbers = word_numbers(batch, ids, valid, self.words)
             order = permutation(all_real(ids, valid), self.share, generator, numbers)
-            shown = disguised(ids, model.mask, self.masked, self.random, generator)
+            shown = disguised(ids, hiding(model), self.masked, self.random, generator)
             scores = mpnet_scores(model, ids, shown, valid, order)  # (b, p, vocab)
             losses.append(token_loss(scores, ids.gather(1, order.tail), order.real))
         return summed(losses)

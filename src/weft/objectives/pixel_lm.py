@@ -79,11 +79,11 @@ class PixelLM:
         """The batch as the model reads whole pictures: behind their start, where it is causal."""
         if self.kind == "masked" or batch.valid is not None:
             return batch
-        return dataclasses.replace(batch, x=after_start(batch.x, model.mask))
+        return dataclasses.replace(batch, x=after_start(batch.x, model.last_id))
 
     def loss(self, model: LanguageModelModule, batch: Batch, generator: torch.Generator) -> Loss:
         """Summed over the pixels that are predicted."""
-        extra = model.mask
+        extra = model.last_id
         if self.kind == "causal":
             unmarked(batch, self.name, "the pixels it shows are moved by one; use kind='masked'")
             ids, real = aligned(batch.x, batch.valid)

@@ -70,7 +70,7 @@ class Lesson(NamedTuple):
 
 def ends_of(model: LanguageModelModule) -> tuple[int, int]:
     """The ids that end and start a target of this model."""
-    return model.mask - 1, model.mask
+    return model.last_id - 1, model.last_id
 
 
 def taught(model: LanguageModelModule, ids: Tensor, valid: Tensor | None) -> Lesson:

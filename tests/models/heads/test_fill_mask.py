@@ -42,6 +42,27 @@ def test_each_gap_alone():
     assert torch.equal(found.ids[kept], ids[kept])
 
 
+def test_a_mask_token_of_the_checkpoints_own():
+    model = model_of()
+    own = LanguageModel(trunk=model.config.trunk, mask_id=2).build().double()
+    own.load_state_dict(model.state_dict())
+    ids = torch.tensor([[1, 2, MASK, 3]])
+    found = fill_mask(own, ids, top=7)
+    assert found.places.tolist() == [[0, 1]]
+    assert sorted(found.tokens[0].tolist()) == [0, 1, 3, 4, 5, 6, 7]
+    scores = own.eval()(ids)[0, 1]
+    scores[2] = -torch.inf
+    torch.testing.assert_close(found.probabilities[0], scores.softmax(-1).sort().values.flip(0)[:7])
+
+
+def test_a_mask_id_that_cannot_be():
+    trunk = model_of().config.trunk
+    with pytest.raises(WeftError, match="mask_id is one of the vocab=8 ids"):
+        LanguageModel(trunk=trunk, mask_id=8)
+    with pytest.raises(WeftError, match="came without a mask token"):
+        fill_mask(LanguageModel(trunk=trunk, mask_id=None).build(), torch.tensor([[1, 2]]))
+
+
 def test_what_cannot_be_filled_says_so():
     ids = torch.tensor([[1, MASK]])
     with pytest.raises(WeftError, match="on an Encoder"):

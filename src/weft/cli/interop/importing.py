@@ -37,6 +37,10 @@ def hf(
         str | None,
         typer.Option(help="As MaskedLM; Model: the body alone. Default: the checkpoint's."),
     ] = None,
+    mask_id: Annotated[
+        int | None,
+        typer.Option(help="Id of the mask token, where neither config nor tokenizer say it."),
+    ] = None,
 ) -> None:
     """Read a checkpoint of Hugging Face Transformers, and save it as a weft model."""
     from typing import Any, cast
@@ -49,7 +53,7 @@ def hf(
 
     if out.exists() and out.resolve() == folder.resolve():
         raise WeftError(f"{out} is the checkpoint itself; give another folder for the weft model")
-    model = load(folder, dtype=getattr(torch, dtype.value), head=head)
+    model = load(folder, dtype=getattr(torch, dtype.value), head=head, mask_id=mask_id)
     save(model, out)
     numbers = sum(p.numel() for p in model.parameters())
     usage = getattr(model, "usage", None)

@@ -95,7 +95,7 @@ class ConditionalMaskedModule(TrunkModel):
         self.config, trunk = config, config.trunk
         self.trunk = BothWays(trunk)
         tied = self.trunk.decoder.embedding if config.tied else None
-        self.output = config.output.build(trunk.dim, self.mask + 1, tied)
+        self.output = config.output.build(trunk.dim, self.last_id + 1, tied)
         self.lengths = nn.Linear(trunk.dim, config.longest + 1)
         nn.init.normal_(self.lengths.weight, std=INITIAL_STD)
         nn.init.zeros_(self.lengths.bias)

@@ -67,7 +67,7 @@ class ElectraModule(TrunkModel):
         small = config.generator.frame.dim
         self.narrow = nn.Linear(dim, small)
         self.widen = nn.Sequential(nn.Linear(small, dim), nn.GELU(), nn.LayerNorm(dim))
-        self.output = config.output.build(dim, self.mask + 1, self.trunk.embedding)
+        self.output = config.output.build(dim, self.last_id + 1, self.trunk.embedding)
         first, last = nn.Linear(dim, dim), nn.Linear(dim, 1)
         self.head = nn.Sequential(first, nn.GELU(), last)
         for layer in (first, last):

@@ -1,6 +1,7 @@
 """Fill-mask: the most probable tokens in the places of mask tokens.
 
-The mask token is the last id of the model, as `masked_lm`, `permuted_lm` and `mpnet` leave it.
+The mask token is `model.mask`: the last id, as `masked_lm`, `permuted_lm` and `mpnet` leave it, or
+that of the checkpoint which the model was read from.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def fill_mask(
             f"got {type(model.config.trunk).__name__}"
         )
     mask = model.mask
-    if not 1 <= top <= mask:
-        raise WeftError(f"top is 1 to {mask} tokens; got top={top}")
+    if not 1 <= top <= model.last_id:
+        raise WeftError(f"top is 1 to {model.last_id} tokens; got top={top}")
     hidden = ids == mask if valid is None else (ids == mask) & valid  # (b, n)
     with evaluating(model):
         scores = model(ids, valid=valid, marks=marks)[hidden]  # (masks, vocab)

@@ -20,7 +20,7 @@ from weft.errors import Unsupported, WeftError
 from weft.generate import Decoding
 from weft.layers.marks import Marks
 from weft.layers.outputs import Linear, OutputConfig, TokenLoss
-from weft.models.registry import MODELS, TrunkModel
+from weft.models.registry import LAST, MODELS, TrunkModel
 from weft.models.trunks.decoder import Decoder, DecoderState
 from weft.models.trunks.encoder import Encoder
 from weft.models.trunks.encoder_decoder import EncoderDecoder
@@ -36,6 +36,7 @@ class LanguageModel:
     trunk: Encoder | Decoder | EncoderDecoder | PerceiverIO
     tied: bool = True  # scores use the table of the embedding
     output: OutputConfig = field(default_factory=Linear)
+    mask_id: int | None = LAST  # of the mask token; None: it has none that is known
 
     def __post_init__(self) -> None:
         if isinstance(self.trunk, PerceiverIO) and self.trunk.outputs is not None:
@@ -47,6 +48,12 @@ class LanguageModel:
             raise WeftError(
                 "a language model scores tokens, so its embedding has a vocab; "
                 f"got channels={self.trunk.embedding.channels}"
+            )
+        vocab = self.trunk.embedding.vocab
+        if self.mask_id is not None and not LAST <= self.mask_id < vocab:
+            raise WeftError(
+                f"mask_id is one of the vocab={vocab} ids, {LAST} for the last of them, or None; "
+                f"got mask_id={self.mask_id}"
             )
         self.output.check(self.trunk.embedding, self.tied)
 
@@ -64,7 +71,7 @@ class LanguageModelModule(Predicts, Decoding, TrunkModel):
         self.config = config
         self.trunk = config.trunk.build()
         tied = self.trunk.embedding if config.tied else None
-        output = config.output.build(config.trunk.dim, self.mask + 1, tied)
+        output = config.output.build(config.trunk.dim, self.last_id + 1, tied)
         # The name under which a plain output's own matrix is saved.
         own = isinstance(config.output, Linear) and not config.tied
         self.head = output.weight if own else None

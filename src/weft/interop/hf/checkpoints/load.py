@@ -21,6 +21,7 @@ from transformers import AutoConfig
 
 from weft.errors import WeftError
 from weft.interop.hf.checkpoints.files import SafeWeights, read_table, weights_of
+from weft.interop.hf.checkpoints.mask_token import mask_in, with_mask_token
 from weft.interop.hf.checkpoints.names import converted
 from weft.interop.hf.checkpoints.registry import Import, check_known, reader_of
 from weft.interop.hf.checkpoints.usage import usage_of
@@ -28,25 +29,36 @@ from weft.models.registry import ModelConfig
 
 
 def load(
-    source: str | Path | nn.Module, *, dtype: torch.dtype | None = None, head: str | None = None
+    source: str | Path | nn.Module,
+    *,
+    dtype: torch.dtype | None = None,
+    head: str | None = None,
+    mask_id: int | None = None,
+    tokenizer: Any = None,
 ) -> nn.Module:
     """The weft model of a folder of Hugging Face, a .gguf file, or a Transformers model.
 
     `dtype` is that of the weights: float32 for files, that of the model for a model. `head`
-    overrides which head the checkpoint has, as "MaskedLM"; "Model" reads the body alone.
+    overrides which head the checkpoint has, as "MaskedLM"; "Model" reads the body alone. `mask_id`
+    is the id of the mask token, where neither config nor tokenizer say it; `tokenizer` that of a
+    model in memory: it comes along, as a folder's own does.
     """
     if isinstance(source, nn.Module):
-        return _from_module(source, dtype, head)
+        return _from_module(source, dtype, head, mask_id, tokenizer)
+    if tokenizer is not None:
+        raise WeftError("a folder has its tokenizer in it; give tokenizer= with a model in memory")
     path = Path(source)
     if path.suffix == ".gguf" or (path.is_dir() and not _has_weights(path)):
-        return _from_gguf(path, dtype, head)
+        return _from_gguf(path, dtype, head, mask_id)
     if not path.is_dir():
         raise WeftError(f"there is no folder {str(path)!r}; give one with config.json and weights")
     settings, found_head = _settings(path)
     reading = reading_of(settings, head or found_head)
     weights = _of_head(weights_of(path), reading, head)
+    usage = usage_of(path, settings, reading.config)
+    reading = with_mask_token(reading, settings, mask_in(path, usage.tokenizer), mask_id)
     model = _filled(reading, weights, dtype or torch.float32)
-    cast(Any, model).usage = usage_of(path, settings, reading.config)
+    cast(Any, model).usage = usage
     return model
 
 
@@ -104,14 +116,26 @@ def _of_head(
     return {name: weights[name] for name in names}
 
 
-def _from_module(source: nn.Module, dtype: torch.dtype | None, head: str | None) -> nn.Module:
+def _from_module(
+    source: nn.Module,
+    dtype: torch.dtype | None,
+    head: str | None,
+    mask_id: int | None = None,
+    tokenizer: Any = None,
+) -> nn.Module:
     settings = getattr(source, "config", None)
     if settings is None or not hasattr(settings, "model_type"):
         raise WeftError(f"a Transformers model has a config; got {type(source).__name__}")
     reading = reading_of(settings, head or head_of(type(source).__name__))
     weights = _of_head(source.state_dict(), reading, head)
+    usage = None if tokenizer is None else usage_of(None, settings, reading.config, tokenizer)
+    told = getattr(tokenizer, "mask_token_id", None)
+    reading = with_mask_token(reading, settings, told, mask_id)
     own = next(iter(source.parameters()))
-    return _filled(reading, weights, dtype or own.dtype).to(own.device)
+    made = _filled(reading, weights, dtype or own.dtype).to(own.device)
+    if usage is not None:
+        cast(Any, made).usage = usage
+    return made
 
 
 def _filled(reading: Import, weights: Mapping[str, Tensor], dtype: torch.dtype) -> nn.Module:
@@ -149,7 +173,9 @@ def _has_weights(folder: Path) -> bool:
     return (folder / "config.json").is_file()
 
 
-def _from_gguf(path: Path, dtype: torch.dtype | None, head: str | None) -> nn.Module:
+def _from_gguf(
+    path: Path, dtype: torch.dtype | None, head: str | None, mask_id: int | None
+) -> nn.Module:
     """A .gguf file, which Transformers dequantises."""
     files = [path] if path.suffix == ".gguf" else sorted(path.glob("*.gguf"))
     if len(files) != 1 or not files[0].is_file():
@@ -167,7 +193,5 @@ def _from_gguf(path: Path, dtype: torch.dtype | None, head: str | None) -> nn.Mo
         raise WeftError(f"a .gguf file needs further packages: {cause}") from cause
     except (ValueError, OSError, KeyError) as cause:
         raise WeftError(f"{file} cannot be read: {cause}") from cause
-    made = _from_module(model, dtype, head)
     tokenizer = AutoTokenizer.from_pretrained(file.parent, **given)
-    cast(Any, made).usage = usage_of(file.parent, model.config, cast(Any, made).config, tokenizer)
-    return made
+    return _from_module(model, dtype, head, mask_id, tokenizer)

@@ -10,7 +10,7 @@ from weft.models.heads.language_model import LanguageModel
 from weft.models.usage.record import TOKENIZER, Usage
 
 
-def usage_of(folder: Path, settings: Any, config: Any, tokenizer: Any = None) -> Usage:
+def usage_of(folder: Path | None, settings: Any, config: Any, tokenizer: Any = None) -> Usage:
     """How the model is used: its kind, labels, tokenizer and longest text."""
     text = _tokenizer(folder, tokenizer)
     labels: tuple[str, ...] = ()
@@ -38,11 +38,11 @@ def _length(settings: Any) -> int:
     return longest if isinstance(longest, int) and longest > 0 else 0
 
 
-def _tokenizer(folder: Path, tokenizer: Any) -> str | None:
+def _tokenizer(folder: Path | None, tokenizer: Any) -> str | None:
     """The tokenizer as the text of tokenizer.json; None where the folder has none that fits."""
-    if tokenizer is None and (folder / TOKENIZER).is_file():
-        return (folder / TOKENIZER).read_text(encoding="utf-8")
-    if tokenizer is None:
+    if tokenizer is None and folder is not None:
+        if (folder / TOKENIZER).is_file():
+            return (folder / TOKENIZER).read_text(encoding="utf-8")
         tokenizer = _by_transformers(folder)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     return None if backend is None else backend.to_str()

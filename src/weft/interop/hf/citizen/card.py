@@ -45,7 +45,7 @@ def model_card(run: Path, out: Path, model: Any) -> str:
             "such marks on: outputs differ from those of `weft predict`.",
             "",
         ]
-    lines += ["## Use", "", *_use(kind, out, usage), ""]
+    lines += ["## Use", "", *_use(model, kind, out, usage), ""]
     if usage is not None and usage.settings:
         lines += ["## Settings of the training", "", "```text", *_flat(usage.settings), "```", ""]
     return "\n".join(lines)
@@ -58,13 +58,15 @@ def _told(run: Path) -> str:
     return "\n".join(line.rstrip() for line in lines[:end])
 
 
-def _use(kind: str, out: Path, usage: Usage | None) -> list[str]:
+def _use(model: Any, kind: str, out: Path, usage: Usage | None) -> list[str]:
     auto, name = _AUTO[kind], repr(out.name)
     lines = ["```python", "import weft.interop.hf  # makes the classes known; no remote code"]
     with_text = usage is not None and usage.tokens != "none" and kind != "WeftModel"
-    if with_text and kind in ("WeftForCausalLM", "WeftForSequenceClassification"):
+    fills = kind == "WeftForMaskedLM" and model.config.mask_token_id is not None
+    if with_text and (fills or kind in ("WeftForCausalLM", "WeftForSequenceClassification")):
+        text = 'f"a {pipe.tokenizer.mask_token} text"' if fills else '"a text"'
         lines += ["from transformers import pipeline", ""]
-        lines += [f"pipe = pipeline({_TASKS[kind]!r}, {name})", 'print(pipe("a text"))']
+        lines += [f"pipe = pipeline({_TASKS[kind]!r}, {name})", f"print(pipe({text}))"]
     else:
         lines += [f"from transformers import {auto}", "", f"model = {auto}.from_pretrained({name})"]
     return [*lines, "```"]

@@ -18,6 +18,7 @@ from weft.models import (
     config_from_dict,
     config_to_dict,
 )
+from weft.models.registry import LAST
 from weft.models.usage.record import Usage
 from weft.plugins import modules_of, way_out
 
@@ -38,6 +39,7 @@ class WeftConfig(PreTrainedConfig):
     num_attention_heads: int | None = None
     max_position_embeddings: int | None = None
     pad_token_id: int | None = None
+    mask_token_id: int | None = None
     bos_token_id: int | None = None
     eos_token_id: int | None = None
     decoder_start_token_id: int | None = None
@@ -97,6 +99,8 @@ def config_for(config: Any, usage: Usage | None = None) -> WeftConfig:
     )
     if kind == "ForSeq2SeqLM":  # as the objective sequence_to_sequence numbers them
         made.decoder_start_token_id, made.eos_token_id = vocab - 1, vocab - 2
+    if kind == "ForMaskedLM" and config.mask_id is not None:
+        made.mask_token_id = vocab - 1 if config.mask_id == LAST else config.mask_id
     if usage is not None and usage.marks:
         made.marks = dict(usage.marks)
     return made

@@ -29,7 +29,7 @@ def to_transformers(model: Any, usage: Usage | None = None) -> PreTrainedModel:
     """The same weft model, its weights shared, as a model of Transformers."""
     usage = getattr(model, "usage", None) if usage is None else usage
     config = config_for(model.config, usage)
-    tokenizer = tokenizer_for(usage)
+    tokenizer = tokenizer_for(usage, config.mask_token_id)
     if tokenizer is not None:
         config.pad_token_id = tokenizer.pad_token_id
     made = class_for(model.config)(config, model)
@@ -54,7 +54,7 @@ def export(run: str | Path, out: str | Path, *, shard: str = SHARD) -> Path:
     try:
         new = scratch / "new"
         made.save_pretrained(new, max_shard_size=shard)
-        tokenizer = tokenizer_for(model.usage) if hasattr(model, "usage") else None
+        tokenizer = tokenizer_for(getattr(model, "usage", None), made.config.mask_token_id)
         if tokenizer is not None:
             tokenizer.save_pretrained(new)
         (new / "README.md").write_text(model_card(run, out, made), encoding="utf-8")

@@ -16,11 +16,11 @@ from weft.errors import WeftError
 from weft.generate.text import tokenizer_of
 from weft.models.usage.record import Usage
 
-PAD = "<|pad|>"
+PAD, MASK = "<|pad|>", "<|mask|>"
 
 
-def tokenizer_for(usage: Usage | None) -> Any | None:
-    """The tokenizer of a model with this usage; None where it is not known."""
+def tokenizer_for(usage: Usage | None, mask_id: int | None = None) -> Any | None:
+    """The tokenizer of a model with this usage and mask token; None where it is not known."""
     if usage is None or usage.tokens == "none":
         return None
     text = usage.tokenizer
@@ -34,6 +34,11 @@ def tokenizer_for(usage: Usage | None) -> Any | None:
         made = tokenizer_of(json.dumps(table))
     given = {"model_max_length": usage.length} if usage.length else {}
     fast = PreTrainedTokenizerFast(tokenizer_object=made, padding_side="right", **given)
+    if mask_id is not None:  # first, so that it gets the id behind bytes
+        at = len(fast)
+        named = fast.convert_ids_to_tokens(mask_id) if mask_id < at else MASK
+        if mask_id <= at and named is not None:
+            fast.add_special_tokens({"mask_token": named})
     known = next((name for name in (PAD, "<pad>", "[PAD]") if name in fast.get_vocab()), PAD)
     fast.add_special_tokens({"pad_token": known})
     fast.model_input_names = ["input_ids", "attention_mask"]
