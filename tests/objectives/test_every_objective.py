@@ -33,7 +33,12 @@ LEARNS = {
     "sequence_to_sequence(smoothing=0.0)": (0.8, 2.0),  # ends are a quarter
     "span_corruption(rate=0.4, mean=2.0, sentinels=4)": (1.0, 2.2),  # half are tokens
 }
-TAUGHT_BY_OTHERS = {"early_exit", "distill", "both_strands"}  # tested in files of their own
+TAUGHT_BY_OTHERS = {
+    "early_exit",
+    "distill",
+    "both_strands",
+    "masked_units",
+}  # tested in files of their own
 
 
 def generator(seed=0):

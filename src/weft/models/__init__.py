@@ -10,6 +10,7 @@ from weft.models.heads.fill_mask import Filled, fill_mask
 from weft.models.heads.language_model import LanguageModel, LanguageModelModule
 from weft.models.heads.mask_predict import mask_predict
 from weft.models.heads.strands import StrandClassifier, StrandClassifierModule
+from weft.models.heads.unit_predictor import UnitPredictor, UnitPredictorModule
 from weft.models.presets import PRESETS, preset
 from weft.models.pruning.heads import head_importance, keep_heads, prune_heads
 from weft.models.pruning.layers import every_other, prune_layers
@@ -71,6 +72,8 @@ __all__ = [
     "StrandClassifierModule",
     "SwinTransformer",
     "SwinTransformerModule",
+    "UnitPredictor",
+    "UnitPredictorModule",
     "Universal",
     "Waveform",
     "WaveformModule",

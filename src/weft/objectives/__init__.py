@@ -18,6 +18,7 @@ from weft.objectives.electra import ElectraObjective
 from weft.objectives.masked_lm import MaskedLM
 from weft.objectives.match import Match
 from weft.objectives.modalities.both_strands import BothStrands
+from weft.objectives.modalities.masked_units import MaskedUnits
 from weft.objectives.mpnet import MPNet
 from weft.objectives.permuted_lm import PermutedLM
 from weft.objectives.pixel_lm import PixelLM
@@ -39,6 +40,7 @@ __all__ = [
     "Loss",
     "MPNet",
     "MaskedLM",
+    "MaskedUnits",
     "Match",
     "Objective",
     "ObjectiveConfig",

@@ -13,12 +13,21 @@ from weft.arena.experiment.time_plan import TimePlan
 from weft.arena.experiment.usage import usage_of
 from weft.arena.grid.grid import sized
 from weft.arena.tasks import TASKS, Split
+from weft.arena.tasks.sound.units import with_units
 from weft.config import changed
 from weft.errors import WeftError
 from weft.models import Decoder
 from weft.models.stack.known_marks import known_marks, unknown_mark
 from weft.models.usage.mark_rules import read_rules
-from weft.objectives import CausalLM, Classify, Match, Objective, Regress, SequenceToSequence
+from weft.objectives import (
+    CausalLM,
+    Classify,
+    MaskedUnits,
+    Match,
+    Objective,
+    Regress,
+    SequenceToSequence,
+)
 from weft.training.curriculum import Phase, changed_mixer
 from weft.training.data.source import Ordered, Shuffled, Source
 from weft.training.run import Run, Stage
@@ -77,7 +86,15 @@ def split_of(experiment: Experiment, split: Split, rows: int | None = None) -> O
 
 def rows_of(experiment: Experiment, split: Split) -> Any:
     """A split of the experiment's task, with the marks that its model takes."""
-    return with_marks(experiment.task.load(split), experiment)
+    return with_targets(with_marks(experiment.task.load(split), experiment), experiment)
+
+
+def with_targets(rows: Any, experiment: Experiment) -> Any:
+    """Rows, or a source, with what the objective predicts where the task does not say it."""
+    objective = objective_of(experiment)
+    if not isinstance(objective, MaskedUnits):
+        return rows
+    return with_units(rows, experiment.task, objective, model_of(experiment))
 
 
 def with_marks(rows: Any, experiment: Experiment) -> Any:
@@ -155,12 +172,13 @@ def _source(experiment: Experiment, settings: TrainingSettings) -> Source:
     task, seed = experiment.task, experiment.training.seed
     drawn = task.stream(settings.batch) if hasattr(task, "stream") else None
     if drawn is not None:
-        return with_marks(drawn, experiment)
+        return with_targets(with_marks(drawn, experiment), experiment)
     # Recorded and compiled updates want few shapes: parts are cut from batches of one width.
     rows = task.load("train")
     fixed = (settings.graph or settings.compile) and _often_padded(rows)
     rows = dataclasses.replace(rows, fixed=fixed)
-    return Shuffled(rows=with_marks(rows, experiment), batch_size=settings.batch, seed=seed)
+    rows = with_targets(with_marks(rows, experiment), experiment)
+    return Shuffled(rows=rows, batch_size=settings.batch, seed=seed)
 
 
 def _often_padded(rows: Examples) -> bool:

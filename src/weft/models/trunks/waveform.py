@@ -87,7 +87,10 @@ class WaveformModule(EncoderModule):
     ) -> tuple[Tensor, Tensor]:
         """The registers (b, g, c) and the frames (b, m, c) after the stack; padding yields 0."""
         refuse_marks(marks, "marks are of samples, and a stack behind convolutions reads frames")
-        frames, real = self.features(x, valid)
+        return self.read_frames(*self.features(x, valid))
+
+    def read_frames(self, frames: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
+        """What `read` makes of the frames that `features` gave, or of others (b, m, width)."""
         return super().read(frames, valid=real)
 
     def read_first(
