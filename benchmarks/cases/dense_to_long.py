@@ -1,14 +1,15 @@
 """A dense model of 8K tokens made a sparse one of 32K, against the original: loss, speed, state.
 
-    python benchmarks/cases/dense_to_long.py --model FOLDER --tokens novels.npz --out F --work F
-    python benchmarks/cases/dense_to_long.py --tiny --out FOLDER --work FOLDER
+    python benchmarks/cases/dense_to_long.py --model FOLDER --tokens novels.npz --out F [--work F]
+    python benchmarks/cases/dense_to_long.py --tiny --out FOLDER
 
 `--tokens` holds `train`, whole novels end to end, `ends`, where each ends, and `held` (r, 32768),
 starts of novels that training never sees. Parts, in this order; what is known already is skipped:
 
     original   as it is: at once, and in chunks of its own length
     layers     which layers gain most by reading far: the greedy probe on training novels
-    mixes      patterns by layer before training: loss, prefill and state; the best are trained
+    mixes      patterns by layer before training: loss, state, and prefill with compiled norms and
+               feed-forwards, dense too; the best are trained (--mix: these and no others)
     chunks     the original trained at its own length on the same tokens
     long       the converted model trained on long rows: the best mixes, one after another
     compiled   prefill of these mixes with compiled norms and feed-forwards, dense too
@@ -48,12 +49,13 @@ class Sizes(NamedTuple):
     trained: int = 8_192
     window: int = 1_024
     far: int = 8  # layers that the probe ranks
+    together: int = 2  # of these, chosen in each of its rounds
     probe_rows: int = 2
     mix_rows: int = 6
     rounds: int = 5
 
 
-TINY = Sizes(256, 64, 16, 2, 1, 2, 1)
+TINY = Sizes(256, 64, 16, 2, 1, 1, 2, 1)
 
 
 class Study(NamedTuple):
@@ -156,7 +158,8 @@ def run_layers(study: Study) -> None:
     rows = study.train[:: max(1, len(study.train) // sizes.probe_rows)][: sizes.probe_rows]
     rows = rows[:, : 2 * sizes.trained]
     began, chosen = time.perf_counter(), []
-    for trial in probe_layers(model, rows, LOSSES, *near_far(sizes), sizes.far):
+    found = probe_layers(model, rows, LOSSES, *near_far(sizes), sizes.far, together=sizes.together)
+    for trial in found:
         chosen.append(trial)
         print(trial, f"{time.perf_counter() - began:.1f} s", flush=True)
     study.note("layers", "greedy", ranked=[t.layer for t in chosen],
@@ -166,16 +169,28 @@ def run_layers(study: Study) -> None:
 def run_mixes(study: Study) -> None:
     model, sizes = study.model(), study.sizes
     lengthen(model, sizes.length, {"*": near_far(sizes)[0]})
+    compile_between(model)
     rows = study.train[1 :: max(1, len(study.train) // sizes.mix_rows)][: sizes.mix_rows]
-    ranked = json.loads(study.known("layers")[-1]["ranked"])
     done = {row["variant"] for row in study.known("mixes")}
-    for name, (patterns, factor) in mixes(sizes, ranked).items():
+    for name, (patterns, factor) in offered_mixes(study).items():
         if name in done:
             continue
         set_form(model, patterns, factor)
         ratios = ratios_of(prefill_cost(model, rows[:1], max(1, sizes.rounds - 2)))
         found = study.losses(model, rows)
         study.note("mixes", name, patterns=json.dumps(patterns), factor=factor, **ratios, **found)
+
+
+def offered_mixes(study: Study) -> dict[str, tuple[dict[str, str], float]]:
+    """All mixes, or those asked for, with the layers that the probe ranked first."""
+    probed = study.known("layers")
+    if probed:
+        ranked = json.loads(probed[-1]["ranked"])
+    else:  # the probe was left out
+        ranked = [2, 5, 9, 12, 16, 19, 23, 26][: study.sizes.far]
+        print(f"no layers were ranked; these are taken: {ranked}", flush=True)
+    found = mixes(study.sizes, ranked)
+    return {name: found[name] for name in study.told.mix or found}
 
 
 def ratios_of(cost: dict[str, dict[str, float]]) -> dict[str, Any]:
@@ -194,27 +209,25 @@ def run_chunks(study: Study) -> None:
 
 def run_long(study: Study) -> None:
     done = {row["variant"] for row in study.known("long")}
-    for row in chosen_mixes(study):
-        if row["variant"] in done:
+    for name, (patterns, factor) in chosen_mixes(study).items():
+        if name in done:
             continue
         model = study.model()
-        patterns = json.loads(row["patterns"])
-        lengthen(model, study.sizes.length, patterns, rotary_factor=row["factor"])
-        train(study, model, study.train, study.settings(study.sizes.length), "long", row["variant"])
+        lengthen(model, study.sizes.length, patterns, rotary_factor=factor)
+        train(study, model, study.train, study.settings(study.sizes.length), "long", name)
 
 
-def chosen_mixes(study: Study) -> list[dict[str, Any]]:
-    """The best by loss of those that are fast and small enough: windows alone, and with columns."""
-    last, limits = f"loss_{study.sizes.length // 2}-{study.sizes.length}", study.told
-    found = {row["variant"]: row for row in study.known("mixes")}
-    if study.told.mix:
-        return [found[name] for name in study.told.mix]
-    fit = [r for r in found.values() if r["smaller"] >= 10 and r["faster"] >= limits.faster]
-    if not fit:
-        fit = sorted(found.values(), key=lambda row: -row["faster"])[:3]
-    kinds = [[r for r in fit if ("columns" in r["variant"]) is kind] for kind in (False, True)]
-    best = [min(kind, key=lambda row: row[last]) for kind in kinds if kind]
-    return sorted(best, key=lambda row: row[last])[: limits.longs]
+def chosen_mixes(study: Study) -> dict[str, tuple[dict[str, str], float]]:
+    """The best by loss of those that are fast and small enough; without measures, as offered."""
+    last, told = f"loss_{study.sizes.length // 2}-{study.sizes.length}", study.told
+    offered = offered_mixes(study)
+    rows = [row for row in study.known("mixes") if row["variant"] in offered]
+    if not rows:
+        return dict(list(offered.items())[: told.longs])
+    fit = [r for r in rows if r["smaller"] >= 10 and r["faster"] >= told.faster]
+    fit = fit or sorted(rows, key=lambda row: -row["faster"])[: told.longs]
+    best = sorted(fit, key=lambda row: row[last])[: told.longs]
+    return {row["variant"]: offered[row["variant"]] for row in best}
 
 
 def run_dense(study: Study) -> None:
@@ -228,8 +241,10 @@ def train(
     variant: str, chunk: int | None = None,
 ) -> None:  # fmt: skip
     """Continued training, then the held-out losses; state in the work folder."""
-    folder = Path(study.told.work) / "".join(c if c.isalnum() else "_" for c in variant)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = None
+    if study.told.work:
+        folder = Path(study.told.work) / "".join(c if c.isalnum() else "_" for c in variant)
+        folder.mkdir(parents=True, exist_ok=True)
     order = study_order(study, rows)
     shown = [0.0]
 
@@ -256,13 +271,12 @@ def train(
 
 
 def run_compiled(study: Study) -> None:
-    for row in chosen_mixes(study):
+    for name, (patterns, factor) in chosen_mixes(study).items():
         model = study.model()
-        patterns, factor = json.loads(row["patterns"]), row["factor"]
         lengthen(model, study.sizes.length, patterns, rotary_factor=factor)
         compile_between(model)
         cost = prefill_cost(model, study.held[:1], study.sizes.rounds)
-        study.note("compiled", row["variant"], **ratios_of(cost))
+        study.note("compiled", name, **ratios_of(cost))
 
 
 def study_order(study: Study, rows: torch.Tensor) -> torch.Tensor:
@@ -295,19 +309,21 @@ def main() -> int:
     parser.add_argument("--model")
     parser.add_argument("--tokens")
     parser.add_argument("--out", required=True, help="rows: dense_to_long.jsonl there")
-    parser.add_argument("--work", required=True, help="states of trainings, to go on from")
+    parser.add_argument("--work", help="states of trainings, to go on from; none: not kept")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--parts", default=",".join(PARTS[:-1]))
     parser.add_argument("--tokens-used", type=float, default=5.2e6)
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--rate", type=float, default=3e-4)
-    parser.add_argument("--longs", type=int, default=2, help="mixes that are trained")
-    parser.add_argument("--mix", action="append", help="train these mixes")
-    parser.add_argument("--faster", type=float, default=2.9, help="prefill of a mix, at least")
+    parser.add_argument("--longs", type=int, default=2, help="how many mixes are trained")
+    parser.add_argument("--mix", action="append", help="measure and train this one; repeatable")
+    parser.add_argument("--faster", type=float, default=3.05, help="prefill of a mix, at least")
     parser.add_argument("--seconds", type=float, default=540, help="nothing is begun after these")
+    parser.add_argument("--length", type=int, default=32_768, help="4 times the trained length")
     parser.add_argument("--tiny", action="store_true")
     told = parser.parse_args()
-    sizes = TINY if told.tiny else Sizes()
+    own = Sizes(told.length, told.length // 4, told.length // 32)
+    sizes = TINY if told.tiny else own
     study = Study(sizes, told, *read_data(told, sizes), Path(told.out) / "dense_to_long.jsonl")
     print(f"{len(study.train)} rows to train on, {len(study.held)} held out", flush=True)
     began = time.monotonic()

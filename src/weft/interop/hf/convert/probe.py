@@ -1,7 +1,7 @@
 """What to choose for a model, found on the user's own text before any training.
 
 `probe_rotary`: the loss by position under several rotary bases. `probe_layers`: which layers gain
-most by reading far: greedily, one layer at a time gets the far pattern and the best one keeps it.
+most by reading far: in rounds, each layer gets the far pattern by itself and the best ones keep it.
 """
 
 from __future__ import annotations
@@ -70,24 +70,29 @@ def probe_layers(
     far: str,
     count: int,
     factor: float = 1.0,
+    together: int = 1,
 ) -> Iterator[LayerTrial]:
-    """The `count` layers that gain most by reading `far` where the others read `near`, in order."""
+    """The `count` layers that gain most by reading `far` where the others read `near`, in order.
+
+    `together` layers are chosen in each round, the best of its trials: fewer rounds, and each
+    layer's loss is the one without those chosen beside it.
+    """
     config: Any = model.config.get_text_config()
     if not 1 <= count < config.num_hidden_layers:
         raise WeftError(
             f"of {config.num_hidden_layers} layers some read far and some near; got {count} far"
         )
     chosen: list[int] = []
-    for _ in range(count):
-        trials = []
+    while len(chosen) < count:
+        trials: list[LayerTrial] = []
         for layer in range(config.num_hidden_layers):
             if layer in chosen:
                 continue
             set_form(model, by_layer(near, far, [*chosen, layer]), factor)
             trials.append(LayerTrial(layer, float(loss_by_position(model, rows, losses).nanmean())))
-        best = min(trials, key=lambda trial: trial.loss)
-        chosen.append(best.layer)
-        yield best
+        best = sorted(trials, key=lambda trial: trial.loss)[: min(together, count - len(chosen))]
+        chosen += [trial.layer for trial in best]
+        yield from best
 
 
 def by_layer(near: str, far: str, layers: Sequence[int]) -> dict[str, str]:
