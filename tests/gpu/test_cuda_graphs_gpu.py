@@ -33,10 +33,12 @@ MIXED = (
 class Tiny:
     """A task of random bytes."""
 
-    kind, vocab, classes, length = "classify", 256, 3, 300
+    kind, metric, vocab, classes, length = "classify", "accuracy", 256, 3, 300
 
 
-def learner(mixer: str, dropout: float = 0.0, trimmed: bool = False, **settings) -> Learner:
+def learner(
+    mixer: str, dropout: float = 0.0, trimmed: bool = False, device: str = "cuda", **settings
+) -> Learner:
     rng = np.random.default_rng(0)
     rows = TokenRows.of(
         [rng.integers(0, 256, rng.integers(100, 300), dtype=np.uint8) for _ in range(64)]
@@ -51,7 +53,7 @@ def learner(mixer: str, dropout: float = 0.0, trimmed: bool = False, **settings)
     stage = Stage(
         model=model, objective=own_objective(task), source=Shuffled(examples, 16), settings=made
     )
-    return Learner(stage, 0, torch.device("cuda"))
+    return Learner(stage, 0, torch.device(device))
 
 
 def weights(mixer: str, steps: int = 9, widths: int | None = None, **settings) -> torch.Tensor:

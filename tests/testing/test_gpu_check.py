@@ -86,3 +86,12 @@ def test_the_stand_in_notices_a_missing_error(check):
         raise ValueError("a")
     with pytest.raises(AssertionError, match="was not raised"), raises(ValueError):
         json.dumps(1)
+
+
+def test_what_the_recorded_updates_train_is_built_without_a_gpu(check):
+    check.prepare()
+    made = importlib.import_module("test_cuda_graphs_gpu").learner(
+        "linear_transformer", device="cpu"
+    )
+    made.step(made.stage.source.batch(0), 0, 0)
+    assert made.health.first_bad_step() is None
