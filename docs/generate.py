@@ -252,6 +252,14 @@ def architecture_table() -> str:
     return "\n".join(lines)
 
 
+def refused_table() -> str:
+    """The checkpoints that are known and not read."""
+    from weft.interop.hf.checkpoints.registry import REFUSED
+
+    lines = ["| `model_type` | why it is not read |", "|---|---|"]
+    return "\n".join(lines + [f"| `{name}` | {why} |" for name, why in sorted(REFUSED.items())])
+
+
 def projection_table() -> str:
     """All projections of attention, from their registry."""
     from weft.layers.projections.dense import PROJECTIONS
@@ -360,7 +368,7 @@ def sections() -> dict[Path, dict[str, str]]:
     found[DOCS / "feedforward.md"] = {"feedforwards": feedforward_table()}
     found[DOCS / "embedding.md"] = {"outputs": output_table()}
     imported = DOCS / "how-to" / "import-checkpoints.md"
-    found[imported] = {"architectures": architecture_table()}
+    found[imported] = {"architectures": architecture_table(), "refused": refused_table()}
     found[DOCS / "objectives.md"] = {"objectives": objective_table()}
     found[DOCS / "terraformer.md"] = {"projections": projection_table(), "accepts": accepts_list()}
     found[ROOT / "README.md"] = {"limits": limits_list()}

@@ -166,6 +166,10 @@ BAD = {
     "a pickle": (pickled, "never loaded"),
     "a shard elsewhere": (elsewhere, "is not a file of the folder"),
     "an unknown architecture": (lambda f: change(f, model_type="gpt3"), "did you mean 'gpt2'"),
+    "a known one that is not read": (
+        lambda f: change(f, model_type="yoso"),
+        "'yoso' is known, and its checkpoints are not read: weft has no attention by sampled",
+    ),
     "no architecture": (lambda f: change(f, model_type=None), "has no model_type"),
     "another size": (lambda f: change(f, n_embd=32), "belong to different models"),
     "a huge size": (lambda f: change(f, n_embd=2**30), "belong to different models"),

@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from models import TINY, VOCAB
 from weft.interop.hf import load, patches, pixels
 from weft.interop.hf.checkpoints.load import head_of, reading_of
 from weft.interop.hf.checkpoints.names import converted
-from weft.interop.hf.checkpoints.registry import FILES, readers
+from weft.interop.hf.checkpoints.registry import FILES, REFUSED, readers
 
 N, M = 20, 9
 
@@ -101,6 +102,40 @@ def test_in_float32(name):
 def test_every_reader_is_tried():
     tried = {tiny.config_class.model_type for tiny in TINY.values()}
     assert tried == set(readers()) == set(FILES)
+
+
+LONG = set(
+    [
+        "longformer",
+        "led",
+        "bigbird_pegasus",
+        "big_bird",
+        "reformer",
+        "fnet",
+        "funnel",
+        "nystromformer",
+        "perceiver",
+        "longt5",
+        "yoso",
+        "mra",
+        "xlnet",
+        "swin",
+        "swinv2",
+        "imagegpt",
+        "switch_transformers",
+        "mpnet",
+        "pegasus_x",
+        "canine",
+    ]
+)
+
+
+def test_long_models_are_read_or_refused_with_a_reason():
+    gone = {"transfo-xl", "mega"}
+    assert not LONG - set(FILES) - set(REFUSED)
+    assert not set(FILES) & set(REFUSED)
+    assert (set(FILES) | set(REFUSED)) - gone <= set(CONFIG_MAPPING)  # names that config.json has
+    assert not gone & set(CONFIG_MAPPING)
 
 
 def test_kinds_of_tokens():

@@ -51,8 +51,25 @@ FILES = {
     "swin": "pictures.swin",
     "longt5": "seq2seq.longt5",
 }
-# Those that weft has no equal of, and why.
-REFUSED: dict[str, str] = {}
+# Those that are known and not read, and why.
+REFUSED = {
+    "reformer": "its two reversible streams leave the layers side by side, where weft's leave as "
+    "their mean",
+    "funnel": "its attention sets the first token apart and tells segments apart, and measures "
+    "distances between pooled tokens in tokens; weft's funnel does none of the three",
+    "pegasus_x": "its global tokens have norms of their own in every layer, where weft's registers "
+    "share those of the tokens",
+    "perceiver": "its latents are wider than its inputs and its values wider than its keys, where "
+    "weft's perceiver has one width",
+    "canine": "it hashes characters into an embedding of eight tables and joins neighbours by "
+    "convolutions before and after its layers, which no weft model does",
+    "swinv2": "its windows attend by cosines with a learned temperature and biases from a network, "
+    "where weft's Swin attends by products and a table of biases",
+    "yoso": "weft has no attention by sampled Bernoulli hashes (You Only Sample Almost Once)",
+    "mra": "weft has no multi-resolution attention that refines chosen blocks of averaged scores",
+    "transfo-xl": "Transformers no longer has its classes",
+    "mega": "Transformers no longer has its classes",
+}
 
 
 @dataclass(frozen=True)
@@ -90,7 +107,11 @@ def reads(model_type: str, *, heads: tuple[str, ...], note: str = "") -> Callabl
 def check_known(model_type: str) -> None:
     """Refuse an architecture that is not read, with those that are."""
     if model_type in REFUSED:
-        raise Unsupported(f"checkpoints of {model_type!r} are not read: {REFUSED[model_type]}")
+        raise Unsupported(
+            f"{model_type!r} is known, and its checkpoints are not read: {REFUSED[model_type]}. "
+            "Run it in Transformers (weft.interop.accelerate knows Reformer and Funnel there), or "
+            f"read one of {', '.join(sorted(FILES))}"
+        )
     if model_type not in FILES:
         raise Unsupported(f"no reader for model_type {model_type!r}; {suggest(model_type, FILES)}")
 
