@@ -16,6 +16,7 @@ from weft.arena.tasks.pixels import Pixels
 from weft.arena.tasks.retrieval import Retrieval
 from weft.arena.tasks.reversal import Reversal
 from weft.arena.tasks.sound.digits import Digits
+from weft.arena.tasks.sound.sounds import Sounds
 from weft.arena.tasks.table.task import Table
 from weft.arena.tasks.text import Text
 from weft.arena.tasks.transactions.task import Transactions
@@ -40,6 +41,7 @@ __all__ = [
     "Promoters",
     "Retrieval",
     "Reversal",
+    "Sounds",
     "Split",
     "Table",
     "Task",

@@ -65,7 +65,7 @@ def test_both_strands_of_a_sequence_stay_together(tmp_path):
     ("rows", "message"),
     [
         ([["ACGT", "x", "train"], ["TTTT", "y", "test"], ["ACGT", "x", "test"]], "line 4 is the "
-         "same sequence as a.csv, line 2"),
+         "same as a.csv, line 2"),
         ([["AACC", "x", "train"], ["GGTT", "y", "test"]], "line 3 .*its other strand"),
         ([["ACZT", "x", "train"]], "line 2: 'Z' at base 3"),
         ([["", "x", "train"]], "line 2 has no bases"),

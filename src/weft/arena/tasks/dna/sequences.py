@@ -23,7 +23,7 @@ from weft.arena.data.examples import Examples, TokenRows
 from weft.arena.tasks import readers
 from weft.arena.tasks.base import SPLITS, TASKS, Split
 from weft.arena.tasks.dna.base import DnaTask
-from weft.arena.tasks.table.splits import made_splits
+from weft.arena.tasks.table.splits import given_splits, made_splits
 from weft.arena.tasks.table.streams import Bad, stream_table
 from weft.dna.bases import Kmers, bases
 from weft.dna.fasta import is_fasta, read_fasta
@@ -150,7 +150,9 @@ def labelled(found: list[Sequence], test_share: float, valid_share: float, seed:
     labels = np.array([names.index(each.label) for each in found], dtype=np.int64)
     keys = [strand_key(each.bases, seed) for each in found]
     if any(each.split for each in found):
-        splits = _given(found, keys)
+        places = [each.where for each in found]
+        also = ", or its other strand"
+        splits = given_splits([each.split for each in found], keys, places, also)
     else:
         splits = made_splits(keys, labels, {"test": test_share, "valid": valid_share})
     for place, split in enumerate(SPLITS):
@@ -165,25 +167,6 @@ def strand_key(found: np.ndarray, seed: int = 0) -> bytes:
     other = _BOTH_STRANDS.reverse_complement(found).astype(np.uint8)
     salt = seed.to_bytes(16, "little", signed=True)
     return blake2b(min(found.tobytes(), other.tobytes()), digest_size=12, salt=salt).digest()
-
-
-def _given(found: list[Sequence], keys: list[bytes]) -> np.ndarray:
-    """(n,) places in SPLITS, from the column; no sequence may be in two."""
-    known = {"train": 0, "valid": 1, "validation": 1, "test": 2}
-    first: dict[bytes, int] = {}
-    splits = np.zeros(len(found), dtype=np.int8)
-    for row, (each, key) in enumerate(zip(found, keys, strict=True)):
-        if each.split.strip().lower() not in known:
-            raise WeftError(f"{each.where}: a split is train, valid or test; got {each.split!r}")
-        splits[row] = known[each.split.strip().lower()]
-        before = first.setdefault(key, row)
-        if splits[before] != splits[row]:
-            raise WeftError(
-                f"{each.where} is the same sequence as {found[before].where}, or its other strand, "
-                f"and they are in {SPLITS[splits[row]]} and {SPLITS[splits[before]]}: a score on "
-                "it would measure memory; leave one of them out"
-            )
-    return splits
 
 
 def _sequences(path: Path, sequence: str, label: str, split: str | None) -> Iterator[Sequence]:

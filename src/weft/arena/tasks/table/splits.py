@@ -22,6 +22,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from weft.arena.tasks.base import SPLITS, Split
+from weft.errors import WeftError
 
 TRAIN, VALID, TEST = (SPLITS.index(split) for split in ("train", "valid", "test"))
 LEFT_OUT = -1  # where a split stands, of a row that would leak
@@ -106,6 +107,30 @@ def _common(labels: np.ndarray) -> int:
     """The most frequent label, the smallest of several."""
     count = Counter(labels.tolist())
     return min(count, key=lambda label: (-count[label], label))
+
+
+def given_splits(
+    given: Sequence[str], keys: Sequence[bytes], places: Sequence[str], also: str = ""
+) -> np.ndarray:
+    """(rows,) places in SPLITS, from what a column says; nothing may be in two of them.
+
+    `places` say where each row stands, for people; `also`, what else has the same key.
+    """
+    known = {"train": TRAIN, "valid": VALID, "validation": VALID, "test": TEST}
+    first: dict[bytes, int] = {}
+    found = np.zeros(len(keys), dtype=np.int8)
+    for row, (split, key) in enumerate(zip(given, keys, strict=True)):
+        if split.strip().lower() not in known:
+            raise WeftError(f"{places[row]}: a split is train, valid or test; got {split!r}")
+        found[row] = known[split.strip().lower()]
+        before = first.setdefault(key, row)
+        if found[before] != found[row]:
+            raise WeftError(
+                f"{places[row]} is the same as {places[before]}{also}, and they are in "
+                f"{SPLITS[found[row]]} and {SPLITS[found[before]]}: a score on it would measure "
+                "memory; leave one of them out"
+            )
+    return found
 
 
 def leaks(keys: Sequence[bytes], splits: np.ndarray) -> np.ndarray:
