@@ -28,7 +28,7 @@ def place_of(source: Path) -> Path | None:
     if source.parent == ROOT and source.suffix == ".md":
         return Path("project") / source.name
     docs = ROOT / "docs"
-    if source.is_relative_to(docs) and source.suffix in (".md", ".png", ".ipynb"):
+    if source.is_relative_to(docs) and source.suffix in (".md", ".png", ".css", ".ipynb"):
         return source.relative_to(docs)
     return None
 
@@ -54,9 +54,9 @@ def page(source: Path) -> str:
 
 
 def sources() -> list[Path]:
-    """The pages and pictures of the site."""
-    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.png")]
-    return sorted(found)
+    """The pages, pictures and styles of the site."""
+    kinds = ("*.md", "*.png", "*.css")
+    return sorted([*ROOT.glob("*.md"), *(p for kind in kinds for p in (ROOT / "docs").rglob(kind))])
 
 
 def copy() -> None:
@@ -79,7 +79,8 @@ def main() -> int:
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "true"}
     done = subprocess.run(command, cwd=ROOT, env=environment, check=False)
     if done.returncode == 0:
-        print(f"open {SITE / 'index.html'}")
+        print(f"open {SITE / 'index.html'}; its search needs a server:")
+        print(f"python -m http.server --directory {SITE}")
     return done.returncode
 
 
