@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,15 @@ def write_file(path: Path, events: int, mixed: bool) -> None:
         made.unlink()
     else:
         made.rename(path)
+
+
+def write_apart(path: Path, events: int, mixed: bool) -> None:
+    """In a process of its own: a child's peak of memory starts at what its parent once held."""
+    process = get_context("spawn").Process(target=write_file, args=(path, events, mixed))
+    process.start()
+    process.join()
+    if process.exitcode:
+        raise SystemExit(f"writing {path.name} ended with status {process.exitcode}")
 
 
 def measured(path: Path, folder: Path) -> dict[str, object]:
@@ -98,10 +108,12 @@ def main() -> None:
             path = (args.files or Path(name)) / f"events-{label}.{args.kind}"
             if not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)
-                write_file(path, events, args.mixed)
+                write_apart(path, events, args.mixed)
+            load = round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
             found = measured(path, Path(name) / "store")
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         row = {"case": "events", "kind": args.kind, "mixed": args.mixed, "cores": cores, **found}
+        row["load"] = load  # of the machine before, by others too
         print(row, flush=True)
         if args.out:
             append(args.out, [{**row, **environment("cpu")}])

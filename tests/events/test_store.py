@@ -154,13 +154,76 @@ def test_what_cannot_be_mended_is_refused_with_its_row(rows, message, tmp_path):
         build_store([written(rows, tmp_path / "e.parquet")], COLUMNS, tmp_path / "s")
 
 
-def test_infinite_amounts_are_said_and_taken_as_the_largest(tmp_path):
-    amounts = [1.0, 2.0, 3.0, float("inf")]
+@pytest.mark.parametrize("scale", ["quantile", "log", "standard"])
+def test_infinite_amounts_are_said_and_taken_as_the_largest_and_least(scale, tmp_path):
+    amounts = [1.0, 2.0, 3.0, float("inf"), 2.5, float("-inf")]
     rows = [("a", float(day), "no", "x", eur) for day, eur in enumerate(amounts)]
-    store = build_store([written(rows, tmp_path / "e.parquet")], COLUMNS, tmp_path / "s")
-    assert store.numbers[3, 0] == store.numbers[:, 0].max()
-    assert "1 events have an infinite eur" in store.remarks[0]
-    assert "row 4" in store.remarks[0]
+    file = written(rows, tmp_path / "e.parquet")
+    store = build_store([file], COLUMNS, tmp_path / "s", scale=scale)
+    read = store.numbers[:, 0]
+    assert np.isfinite(read).all()
+    assert read[3] == read.max()
+    assert read[5] == read.min()
+    assert remarks(store) == {
+        "1 events have an infinite eur: taken as the largest (the first: e.parquet, row 4)",
+        "1 events have a eur of minus infinity: taken as the least (the first: e.parquet, row 6)",
+    }
+
+
+@pytest.mark.parametrize("name", ["e.parquet", "e.csv"])
+def test_what_is_missing_is_said_and_kept(name, tmp_path):
+    """A NaN and an empty cell are one thing: the event stays, its number is unknown."""
+    amounts = [1.0, float("nan"), 3.0, None]
+    rows = [("a", float(day), "no", "x", eur) for day, eur in enumerate(amounts)]
+    store = build_store([written(rows, tmp_path / name)], COLUMNS, tmp_path / "s")
+    assert np.isnan(store.numbers[:, 0]).tolist() == [False, True, False, True]
+    assert remarks(store) == {f"2 events have no eur: read as missing (the first: {name}, row 2)"}
+
+
+@pytest.mark.parametrize("far", ["2999-01-01", "9999-12-31"])
+@pytest.mark.parametrize("kind", ["D", "us"])
+def test_events_dated_after_today_are_said_and_kept(far, kind, tmp_path):
+    days = np.array(["2024-01-01", far], dtype="datetime64[D]")
+    table = {"client": ["a", "a"], "day": days.astype(f"datetime64[{kind}]"), "bad": ["no"] * 2,
+             "kind": ["x"] * 2, "eur": [1.0, 2.0]}  # fmt: skip
+    parquet.write_table(pyarrow.table(table), tmp_path / "e.parquet")
+    store = build_store([tmp_path / "e.parquet"], COLUMNS, tmp_path / "s")
+    assert store.times.tolist() == days.astype(int).tolist()
+    assert remarks(store) == {
+        "1 events are dated after today: read as they are (the first: e.parquet, row 2)"
+    }
+
+
+def test_the_row_behind_a_later_one_and_a_category_never_seen_are_named(tmp_path):
+    rows = [("a", 1.0, "no", "x", 1.0), ("b", 5.0, "no", "x", 1.0), ("a", 3.0, "no", "y", 1.0)]
+    rows += [("a", 2.0, "no", "x", 1.0), ("b", 6.0, "no", "x", 1.0)]
+    file = written(rows, tmp_path / "e.parquet")
+    store = build_store([file], COLUMNS, tmp_path / "s", fit_before=3.0)
+    assert store.times.tolist() == [1.0, 2.0, 3.0, 5.0, 6.0]
+    assert store.codes[:, 0].tolist() == [FIRST, FIRST, UNKNOWN, FIRST, FIRST]
+    assert remarks(store) == {
+        "1 events stand behind a later one of their client: sorted (the first: e.parquet, row 4)",
+        "1 events have a kind that training never saw: read as unknown "
+        "(the first: e.parquet, row 3: 'y')",
+    }
+
+
+def test_a_client_without_a_past_is_said_and_keeps_its_place(tmp_path):
+    table = {"client": ["a", "b"], "day": [1.0, 4.0], "kind": ["x", "x"], "eur": [1.0, 2.0],
+             "asked": [2.0, 3.0]}  # fmt: skip
+    parquet.write_table(pyarrow.table(table), tmp_path / "e.parquet")
+    columns = EventColumns(
+        id="client", time="day", until="asked", categories=("kind",), numbers=("eur",)
+    )
+    store = build_store([tmp_path / "e.parquet"], columns, tmp_path / "s")
+    assert store.ids == ("a", "b")
+    assert store.lengths.tolist() == [1, 0]
+    assert any("no event before their `until`" in line and "'b'" in line for line in store.remarks)
+
+
+def remarks(store):
+    """What was said of events, each line once."""
+    return set(store.remarks)
 
 
 def test_a_word_among_numbers_is_refused_with_its_row(tmp_path):

@@ -273,7 +273,8 @@ def _days(column: Any, name: str, at: Any) -> np.ndarray:
         kind = column.type
     if types.is_timestamp(kind) or types.is_date(kind):
         whole = column.cast(pyarrow.timestamp("us")).cast(pyarrow.int64())
-        micro = compute.cast(whole, pyarrow.float64()).to_numpy(zero_copy_only=False)
+        # Not safe: past the year 2255, such as 9999-12-31 for no end, a day loses microseconds.
+        micro = compute.cast(whole, pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
         return micro / (1e6 * SECONDS)
     if not _is_numeric(kind):
         raise WeftError(f"{at(0)}: {name} is a date, a time or a number; the file holds {kind}")

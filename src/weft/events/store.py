@@ -211,7 +211,8 @@ def _first_look(clients: ClientIndex, piece: EventPiece) -> np.ndarray:
         usable = piece.times < np.where(np.isnan(piece.until), np.inf, piece.until)
         remark("are from after their `until`, the future: left out", ~usable, piece)
     for name, values in piece.numbers.items():
-        remark(f"have an infinite {name}: taken as the largest", np.isinf(values), piece)
+        remark(f"have an infinite {name}: taken as the largest", np.isposinf(values), piece)
+        remark(f"have a {name} of minus infinity: taken as the least", np.isneginf(values), piece)
         remark(f"have no {name}: read as missing", np.isnan(values), piece)
     remark("are dated after today: read as they are", piece.times > time() / SECONDS, piece)
     late = _disorder(clients, piece, own)
