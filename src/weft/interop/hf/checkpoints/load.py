@@ -70,7 +70,10 @@ def _settings(folder: Path) -> tuple[Any, str]:
     table = read_table(path)
     kind = table.get("model_type")
     if not isinstance(kind, str):
-        raise WeftError(f"{path} has no model_type, which says how the weights are named")
+        raise WeftError(
+            f"{path} has no model_type, which says how the weights are named; write it in, as "
+            '"model_type": "bert", and give head= (--head), as MaskedLM, where it has no architectures'
+        )
     check_known(kind)
     architecture = (table.get("architectures") or [""])[0]
     rest = {key: value for key, value in table.items() if key != "model_type"}

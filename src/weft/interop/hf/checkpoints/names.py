@@ -201,6 +201,7 @@ def _check_rest(
         raise WeftError(
             "the checkpoint does not fit its config: "
             f"missing {_few(sorted(set(missing)))}, unknown {_few(sorted(extra))}"
+            + ("" if extra else "; a body without its head is read by head='Model' (--head Model)")
         )
 
 
