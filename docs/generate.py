@@ -394,6 +394,7 @@ def result_sections() -> dict[Path, dict[str, str]]:
         ROOT / "README.md": {
             "results": summary(all_both, all_causal),
             "long": long_table(found["h200_lra_accuracy"], found["h200_lra_text_speed"], all_both),
+            "lra_measured": lra_measured(found["h200_lra_accuracy"], found["h200_lra_unfinished"]),
         },
         DOCS / "lra.md": {
             **lra_sections(
@@ -429,6 +430,21 @@ def result_sections() -> dict[Path, dict[str, str]]:
         DOCS / "demo.md": demo_sections(found.get("cpu_passages")),
         DOCS / "ablate.md": {"ablate_bytes": ablation(found.get("ablate_bytes"))},
     }
+
+
+def lra_measured(rows: list[dict[str, Any]], unfinished: list[dict[str, Any]]) -> str:
+    """Of which tasks of Long Range Arena there are rows, by their recipes."""
+    recipes = sorted(path.stem for path in (ROOT / "src/weft/arena/recipes").glob("lra_*.toml"))
+    lines = []
+    for name in recipes:
+        task = name.removeprefix("lra_")
+        done = len({_name(row) for row in rows if row["task"] == task and row["status"] == "done"})
+        begun = len({row["label"] for row in unfinished if row["task"] == task})
+        what = (
+            f"{done} mechanisms" if done else f"none finished, {begun} begun" if begun else "none"
+        )
+        lines.append(f"  - `{name}`: {what}.")
+    return "\n".join(lines)
 
 
 def demo_sections(rows: list[dict[str, Any]] | None) -> dict[str, str]:

@@ -153,6 +153,16 @@ def test_other_commands_exist():
     assert ("make", "demo") in ALL_COMMANDS
 
 
+def test_every_extra_is_in_the_readme_and_nothing_asks_for_a_package_that_is_not_published():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = {args[-1] for args in ALL_COMMANDS if args[:2] == ("pip", "install")}
+    assert {f".[{extra}]" for extra in project["optional-dependencies"]} <= asked
+    for path in [*DOCUMENTS, *sorted((ROOT / "src").rglob("*.py"))]:
+        if path.name != "CHANGELOG.md":
+            found = re.search(r"pip install [^\n]*\bweft\b(?!-).*", path.read_text())
+            assert found is None, f"{named(path)}: {found}"
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=named)
 def test_links_lead_somewhere(path):
     for link in re.findall(r"\]\(([^)\s]+)\)", prose(path.read_text())):
@@ -250,8 +260,10 @@ def test_lists_of_limits_hold_the_traits():
     traits = {name: MIXERS[name]().traits for name in MIXERS}
     for what, able in {
         "cannot be causal": lambda t: not t.causal,
+        "are causal by construction": lambda t: not t.bidirectional,
         "read another sequence": lambda t: t.cross,
         "do not decode token by token": lambda t: t.state is None,
+        "are one graph of `torch.compile` on a CPU": lambda t: t.compiles,
     }.items():
         (line,) = re.findall(rf"^  - (\d+) of (\d+) {what}: (.*)\.$", text, re.MULTILINE)
         names = {name for name in MIXERS if able(traits[name])}

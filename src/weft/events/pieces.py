@@ -137,7 +137,7 @@ def _batches(path: Path, columns: EventColumns | None, rows: int) -> Iterator[An
         from pyarrow import csv, parquet
     except ImportError as cause:
         raise WeftError(
-            f"reading events from {path.name} needs pyarrow: pip install 'weft[data]'"
+            f"reading events from {path.name} needs pyarrow: pip install pyarrow"
         ) from cause
     names = None if columns is None else list(dict.fromkeys(columns.names))
     try:

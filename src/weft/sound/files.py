@@ -96,7 +96,7 @@ def _by_soundfile(path: Path) -> tuple[np.ndarray, int]:
     except ImportError as cause:
         raise WeftError(
             f"{path} is not a wav file of whole numbers (PCM), which alone is read without "
-            "soundfile: pip install 'weft[sound]'"
+            "soundfile: pip install soundfile"
         ) from cause
     try:
         samples, rate = soundfile.read(str(path), dtype="float64", always_2d=True)

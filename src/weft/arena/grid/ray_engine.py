@@ -46,7 +46,7 @@ class RayEngine(CellEngine):
             import ray  # pyright: ignore[reportMissingImports]
         except ImportError as cause:
             raise WeftError(
-                "engine='ray' needs Ray, which is not installed: pip install 'weft[ray]'; or leave "
+                "engine='ray' needs Ray, which is not installed: pip install ray; or leave "
                 "--engine out to run cells in processes of this machine"
             ) from cause
         self.ray, self.options = ray, options

@@ -64,7 +64,7 @@ def _pillow() -> tuple[Any, tuple[type[Exception], ...]]:
         from PIL import Image
     except ImportError as cause:
         raise WeftError(
-            "reading PNG and JPEG files needs Pillow: pip install 'weft[pictures]'; an .npz of "
+            "reading PNG and JPEG files needs Pillow: pip install pillow; an .npz of "
             "pixels needs nothing"
         ) from cause
     bombs = (Image.DecompressionBombWarning, Image.DecompressionBombError)

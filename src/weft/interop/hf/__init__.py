@@ -10,7 +10,7 @@
 
 The Auto classes of Transformers find weft's models once this package is imported.
 
-Importing this package needs Transformers (`pip install 'weft[hf]'`).
+Importing this package needs Transformers (`pip install transformers accelerate`).
 """
 
 from weft.interop.hf import required as _required  # noqa: F401  # first: says what to install

@@ -6,5 +6,5 @@ try:
     import transformers  # noqa: F401
 except ImportError as cause:
     raise WeftError(
-        "weft.interop.hf needs Transformers, 5.17 or later: pip install 'weft[hf]'"
+        "weft.interop.hf needs Transformers, 5.17 or later: pip install transformers accelerate"
     ) from cause
