@@ -26,6 +26,10 @@ from weft.models.trunks.encoder import Encoder, EncoderModule
 from weft.models.trunks.encoder_decoder import EncoderDecoder, EncoderDecoderModule
 from weft.models.trunks.evolved import evolved_decoder, evolved_encoder
 from weft.models.trunks.funnel import Funnel, FunnelModule
+from weft.models.trunks.multimodal_perceiver import (
+    MultimodalPerceiver,
+    MultimodalPerceiverModule,
+)
 from weft.models.trunks.perceiver_io import PerceiverIO, PerceiverIOModule
 from weft.models.trunks.power_bert import PowerBert, PowerBertModule
 from weft.models.trunks.swin_transformer import SwinTransformer, SwinTransformerModule
@@ -61,6 +65,8 @@ __all__ = [
     "LayerDrop",
     "Matcher",
     "MatcherModule",
+    "MultimodalPerceiver",
+    "MultimodalPerceiverModule",
     "PerceiverIO",
     "PerceiverIOModule",
     "PowerBert",

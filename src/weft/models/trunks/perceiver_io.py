@@ -90,7 +90,7 @@ class PerceiverIOModule(nn.Module):
         super().__init__()
         self.config, frame = config, config.frame
         sizes = (frame.dim, frame.heads, frame.kv_heads, frame.head_dim, frame.bias, frame.dropout)
-        self.embedding = config.embedding.build(frame.dim, frame.length)
+        self.embedding: Any = self.embedding_of(config)
         self.latents = Latents(
             sizes, config.latents, config.layers, config.repeats, config.expansion
         )
@@ -99,6 +99,18 @@ class PerceiverIOModule(nn.Module):
         )
         if config.outputs is not None:
             self.queries = nn.Parameter(torch.randn(config.outputs, frame.dim) * INITIAL_STD)
+
+    def embedding_of(self, config: PerceiverIO) -> nn.Module:
+        """What embeds the input."""
+        return config.embedding.build(config.frame.dim, config.frame.length)
+
+    def embedded(self, x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """What the latents read (b, n, c), and which of it is real."""
+        return self.embedding(x, valid=valid), valid
+
+    def own_queries(self) -> Tensor | None:
+        """The queries (o, c) that the model has itself, or None."""
+        return None if self.config.outputs is None else self.queries
 
     def forward(
         self,
@@ -112,9 +124,9 @@ class PerceiverIOModule(nn.Module):
         """`queries` (b, o, c) ask for outputs; `valid` or `attention_mask` (b, n): real inputs."""
         refuse_marks(marks, "latents read all tokens alike; use an Encoder with a mixer that knows")
         valid = real_tokens(x, valid, attention_mask)
-        embedded = self.embedding(x, valid=valid)  # (b, n, c)
+        embedded, valid = self.embedded(x, valid)  # (b, n, c)
         z = self.latents(embedded, valid)
-        if queries is not None or self.config.outputs is not None:
+        if queries is not None or self.own_queries() is not None:
             return self.decode(z, queries)
         y = self.decoder(embedded, z)  # each token queries the latents
         return y if valid is None else y.masked_fill(~valid[..., None], 0.0)
@@ -125,25 +137,27 @@ class PerceiverIOModule(nn.Module):
         """No registers (b, 0, c), and what a head pools: the learned outputs, or the latents."""
         refuse_marks(marks, "latents read all tokens alike; use an Encoder with a mixer that knows")
         z = self.encode(x, valid=valid)  # (b, r, c)
-        return z[:, :0], z if self.config.outputs is None else self.decode(z)
+        return z[:, :0], z if self.own_queries() is None else self.decode(z)
 
     def rows_valid(self, valid: Tensor | None) -> None:
         """All of what `read` gives is real."""
 
     def encode(self, x: Tensor, *, valid: Tensor | None = None) -> Tensor:
         """What the latents made of the input: (b, r, c)."""
-        return self.latents(self.embedding(x, valid=valid), valid)
+        return self.latents(*self.embedded(x, valid))
 
     def decode(self, z: Tensor, queries: Tensor | None = None) -> Tensor:
         """Latents (b, r, c) and queries (b, o, c) -> (b, o, c)."""
-        if (queries is None) == (self.config.outputs is None):
+        own = self.own_queries()
+        if (queries is None) == (own is None):
             raise WeftError(
                 "outputs are decoded by queries: give queries=..., or build with outputs=..., "
                 f"one of them; got outputs={self.config.outputs} and "
                 f"{'no queries' if queries is None else 'queries'}"
             )
         if queries is None:
-            queries = self.queries.expand(len(z), -1, -1)
+            assert own is not None  # checked
+            queries = own.expand(len(z), -1, -1)
         if queries.dim() != 3 or queries.shape[::2] != z.shape[::2]:
             raise WeftError(
                 f"queries are (batch, outputs, width) = ({len(z)}, any, {z.shape[2]}); "
