@@ -21,7 +21,7 @@ LAYERS = [
     ["spec", "plugins"],
     ["config"],
     ["registry", "rows", "environment", "metrics"],
-    ["patterns", "events", "sound", "dna"],
+    ["patterns", "events", "sound", "dna", "pictures"],
     ["kernels"],
     ["layers"],
     ["mixers", "feedforward"],

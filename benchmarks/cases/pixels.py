@@ -34,15 +34,15 @@ import numpy as np
 import torch
 
 from weft.arena.data.examples import Examples, TokenRows
-from weft.arena.pictures.coding import PictureCoding
-from weft.arena.pictures.drawing import BACKGROUND, grid, write_png
-from weft.arena.pictures.files import read_npz
 from weft.environment import environment
 from weft.generate import Sampling, sample_pictures
 from weft.layers.embedding import Embedding
 from weft.mixers import MIXERS, Frame
 from weft.models import Encoder, Stack
 from weft.objectives import Batch, PixelLM
+from weft.pictures.coding import PictureCoding
+from weft.pictures.drawing import BACKGROUND, grid, write_png
+from weft.pictures.files import read_npz
 from weft.rows import append, read
 from weft.training import TrainingSettings, score
 from weft.training.data.source import Ordered, Shuffled

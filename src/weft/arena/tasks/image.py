@@ -21,12 +21,12 @@ from zipfile import BadZipFile
 import numpy as np
 
 from weft.arena.data.examples import Examples, TokenRows
-from weft.arena.pictures.coding import grey
 from weft.arena.tasks import readers
 from weft.arena.tasks.base import TASKS, Split, majority
 from weft.arena.tasks.display import as_picture
 from weft.arena.tasks.from_files import FromFiles, of_split
 from weft.errors import WeftError
+from weft.pictures.coding import grey
 
 SIZE = 32
 EXPECTED = (

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from weft.arena.data.palette import nearest
 from weft.errors import WeftError
+from weft.pictures.nearest import nearest
 
 Form = Literal["grey", "rgb", "palette"]
 FORMS: tuple[Form, ...] = ("grey", "rgb", "palette")

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from weft.arena.pictures.coding import PictureCoding, coding_of
 from weft.errors import WeftError
+from weft.pictures.coding import PictureCoding, coding_of
 
 PICTURES = np.random.default_rng(0).integers(0, 256, (3, 2, 4, 3), dtype=np.uint8)
 PALETTE = np.array([[0, 0, 0], [200, 10, 10], [10, 200, 10], [255, 255, 255]], dtype=np.float32)

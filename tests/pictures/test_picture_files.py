@@ -5,9 +5,9 @@ import io
 import numpy as np
 import pytest
 
-from weft.arena.pictures.drawing import BACKGROUND, grid, png, write_png
-from weft.arena.pictures.files import read_npz, read_picture, read_pictures
 from weft.errors import WeftError
+from weft.pictures.drawing import BACKGROUND, grid, png, write_png
+from weft.pictures.files import read_npz, read_picture, read_pictures
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow reads picture files")
 PICTURE = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
