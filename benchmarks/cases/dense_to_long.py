@@ -31,11 +31,11 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from weft.environment import environment
-from weft.interop.hf.convert.form import form_of, lengthen, set_form
-from weft.interop.hf.convert.losses import CausalLosses, bins_of, in_bins, loss_by_position
-from weft.interop.hf.convert.probe import by_layer, probe_layers
-from weft.interop.hf.convert.speed import compile_between, prefill_cost
-from weft.interop.hf.convert.training import ContinuedTraining, continue_training
+from weft.interop.hf.dense_to_long.form import form_of, lengthen, set_form
+from weft.interop.hf.dense_to_long.losses import CausalLosses, bins_of, in_bins, loss_by_position
+from weft.interop.hf.dense_to_long.probe import by_layer, probe_layers
+from weft.interop.hf.dense_to_long.speed import compile_between, prefill_cost
+from weft.interop.hf.dense_to_long.training import ContinuedTraining, continue_training
 from weft.rows import append, read
 
 LOSSES = CausalLosses()

@@ -13,7 +13,7 @@ import typer
 
 from weft.cli.experiment import ablate, compare, train
 from weft.cli.inspect import mixers, pattern, plan, scale, tasks
-from weft.cli.interop import exporting, importing
+from weft.cli.interop import converting, exporting, importing
 from weft.cli.make import example_data, new, report
 from weft.cli.measure import bench
 from weft.cli.use import advise, evaluate, export, generate, predict, quantise, shift, tour
@@ -56,6 +56,7 @@ app.command("predict")(predict.predict)
 app.command("show")(predict.show)
 app.command("generate")(generate.generate)
 app.command("quantise")(quantise.quantise)
+app.command("convert")(converting.convert)
 app.command("advise")(advise.advise)
 app.command("mixers")(mixers.mixers)
 app.command("pattern")(pattern.pattern)

@@ -12,7 +12,8 @@ from weft.training.progress import Progress
 from weft.training.run import Outcome, Run
 
 
-def _bar(screen: Any) -> Any:
+def bar(screen: Any) -> Any:
+    """Progress bars of rich, a note at the end of each."""
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
@@ -31,7 +32,7 @@ class Live(Listener):
     """A bar for the grid and one for each cell at work; a line for each cell that ended."""
 
     def __init__(self, screen: Any) -> None:
-        self.screen, self.bars = screen, _bar(screen)
+        self.screen, self.bars = screen, bar(screen)
         self.cells: dict[tuple[str, int, int], Any] = {}
         self.shares: dict[tuple[str, int, int], float] = {}
         self.latest: dict[tuple[str, int, int], Row] = {}
@@ -83,7 +84,7 @@ class Watch(Progress):
     """A bar for one training."""
 
     def __init__(self, screen: Any) -> None:
-        self.screen, self.bars = screen, _bar(screen)
+        self.screen, self.bars = screen, bar(screen)
         self.latest: Row = {}
         self.task: Any = None
 

@@ -7,6 +7,7 @@
     cache(model)            what `generate` makes for a model under patterns
     to_transformers(model)  a weft model as a Transformers model
     export(run, out)        the same as a folder, with tokenizer and model card
+    convert(model, out, Conversion(length=4096, pattern=...))   a dense model made long and sparse
 
 The Auto classes of Transformers find weft's models once this package is imported.
 
@@ -27,13 +28,19 @@ from weft.interop.hf.citizen.models import (
     WeftModel,
 )
 from weft.interop.hf.citizen.seq2seq import WeftForSeq2SeqLM
+from weft.interop.hf.dense_to_long.convert import convert
+from weft.interop.hf.dense_to_long.findings import Findings
+from weft.interop.hf.dense_to_long.settings import Conversion, ConversionListener
 from weft.interop.hf.plug.function import DenseMaskWarning
 from weft.interop.hf.plug.layers import LayerPatterns, LayerRule, Patterns
 from weft.interop.hf.plug.register import register
 from weft.interop.hf.plug.use import cache, patterns_of, use
 
 __all__ = [
+    "Conversion",
+    "ConversionListener",
     "DenseMaskWarning",
+    "Findings",
     "LayerPatterns",
     "LayerRule",
     "Patterns",
@@ -45,6 +52,7 @@ __all__ = [
     "WeftModel",
     "cache",
     "class_for",
+    "convert",
     "export",
     "load",
     "patches",

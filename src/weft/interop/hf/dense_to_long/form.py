@@ -1,7 +1,6 @@
 """What makes a converted model long: patterns, positions and rotary bases, kept in its config.
 
-model = weft.interop.hf.load_converted(folder)    # weights, patterns and bases: one call
-weft.interop.hf.restore(model)                    # the same for a model that was loaded by hand
+The Auto classes set them when a converted folder is loaded (`auto.py`).
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ import torch
 from transformers import PreTrainedModel
 
 from weft.errors import Unsupported, WeftError
-from weft.interop.hf.convert.rotary import has_rotary, keep_sinks_near, set_rotary
-from weft.interop.hf.convert.tiling import position_table, tile_positions, trained_length
+from weft.interop.hf.dense_to_long.rotary import has_rotary, keep_sinks_near, set_rotary
+from weft.interop.hf.dense_to_long.tiling import position_table, tile_positions, trained_length
 from weft.interop.hf.plug.layers import Patterns, made_causal, read_patterns
 from weft.interop.hf.plug.near_sinks import split_sinks
 from weft.interop.hf.plug.use import use

@@ -13,8 +13,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from weft.errors import WeftError
-from weft.interop.hf.convert.form import form_of, set_form
-from weft.interop.hf.convert.losses import TokenLosses, bins_of, in_bins, loss_by_position
+from weft.interop.hf.dense_to_long.form import form_of, set_form
+from weft.interop.hf.dense_to_long.losses import TokenLosses, bins_of, in_bins, loss_by_position
 from weft.interop.hf.plug.layers import Patterns
 
 FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from transformers import PreTrainedModel
 
 from weft.errors import WeftError, at_least
 from weft.files import replacing
-from weft.interop.hf.convert.losses import TokenLosses
+from weft.interop.hf.dense_to_long.losses import TokenLosses
 
 STATE = "training.safetensors"
 _TIMED = 3  # steps whose time says how many fit into the minutes; they are undone
@@ -168,7 +169,8 @@ def continue_training(
     before = held["seconds"]
     while held["step"] < held["steps"]:
         at = held["step"]
-        loss = _pass(model, rows, losses, settings, at)
+        with _drawn_by(settings.seed, at, model.device):
+            loss = _pass(model, rows, losses, settings, at)
         weights.step(settings.rate_at(at, held["steps"]), settings.clip)
         last = at + 1 == held["steps"]
         held |= {"step": at + 1}
@@ -185,6 +187,14 @@ def continue_training(
         model.gradient_checkpointing_disable()
     model.eval()
     return held
+
+
+@contextmanager
+def _drawn_by(seed: int, step: int, device: torch.device) -> Iterator[None]:
+    """Dropout of a step is a function of the seed and the step, also after a kill."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed((seed << 32) + step)
+        yield
 
 
 def _pass(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface, LlamaConfig, LlamaForCausalLM
 
-from weft.interop.hf.convert.form import lengthen, restore, set_form
+from weft.interop.hf.dense_to_long.form import lengthen, restore, set_form
 from weft.interop.hf.plug.use import cache
 
 WINDOW, FIRST, N = 8, 3, 60

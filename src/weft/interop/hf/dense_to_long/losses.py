@@ -6,10 +6,9 @@ A place without a prediction holds NaN: the first token of a row, or one that is
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -17,14 +16,29 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from weft.errors import Unsupported, WeftError
-from weft.interop.hf.convert.form import is_decoder
+from weft.interop.hf.dense_to_long.form import is_decoder
+from weft.interop.hf.dense_to_long.text import Ends
 from weft.kernels.linear_cross_entropy import linear_cross_entropy
 
 _MASKED = 0.15  # as BERT: of these, 8 in 10 are masked, 1 in 10 drawn, 1 in 10 left
 _CHECKED = 64  # tokens on which our loss is compared with the model's own
-_IGNORED = -100
+NO_ENDS = Ends()
 
-TokenLosses = Callable[[PreTrainedModel, Tensor, int], Tensor]  # model, ids (b, n), draw -> (b, n)
+
+class TokenLosses(Protocol):
+    """The loss of a model at each token."""
+
+    def __call__(self, model: PreTrainedModel, ids: Tensor, draw: int = 0) -> Tensor:
+        """ids (b, n) -> losses (b, n); `draw` seeds what is drawn."""
+        ...
+
+    def drawn(self, ids: Tensor, draw: int, vocab: int) -> tuple[Tensor, Tensor]:
+        """What the model reads (b, n), and which places it predicts (b, n)."""
+        ...
+
+    def of(self, model: PreTrainedModel, ids: Tensor, given: Tensor, chosen: Tensor) -> Tensor:
+        """The losses (b, n) of ids where the model reads `given`; NaN where none is chosen."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -32,6 +46,14 @@ class CausalLosses:
     """−log p(x_t | x_<t) at place t."""
 
     chunk: int = 4096  # tokens whose scores over the vocabulary are held at once
+
+    def drawn(self, ids: Tensor, draw: int, vocab: int) -> tuple[Tensor, Tensor]:
+        """The row as it is; every place is predicted."""
+        return ids, torch.ones_like(ids, dtype=torch.bool)
+
+    def of(self, model: PreTrainedModel, ids: Tensor, given: Tensor, chosen: Tensor) -> Tensor:
+        """ids (b, n) -> losses (b, n); nothing was drawn."""
+        return self(model, ids)
 
     def __call__(self, model: PreTrainedModel, ids: Tensor, draw: int = 0) -> Tensor:
         """ids (b, n) -> losses (b, n), NaN at the first place."""
@@ -52,13 +74,16 @@ class MaskedLosses:
 
     def __call__(self, model: PreTrainedModel, ids: Tensor, draw: int = 0) -> Tensor:
         """ids (b, n) -> losses (b, n), NaN where nothing was masked; `draw` seeds the choice."""
-        given, chosen = self.masked(ids, draw, model.config.vocab_size)
+        return self.of(model, ids, *self.drawn(ids, draw, model.config.vocab_size))
+
+    def of(self, model: PreTrainedModel, ids: Tensor, given: Tensor, chosen: Tensor) -> Tensor:
+        """The losses (b, n) of ids where the model reads `given`; NaN where none is chosen."""
         scores: Any = model(input_ids=given).logits  # (b, n, v)
         losses = F.cross_entropy(scores[chosen].float(), ids[chosen], reduction="none")
         out = torch.full(ids.shape, float("nan"), device=ids.device)
         return out.masked_scatter(chosen, losses)
 
-    def masked(self, ids: Tensor, draw: int, vocab: int) -> tuple[Tensor, Tensor]:
+    def drawn(self, ids: Tensor, draw: int, vocab: int) -> tuple[Tensor, Tensor]:
         """The row as the model reads it, and which places it has to predict."""
         rng = torch.Generator().manual_seed(draw)
         real = ~torch.isin(ids.cpu(), torch.tensor(self.special))
@@ -106,23 +131,45 @@ def _check_equal(model: Any) -> None:
 
 @torch.no_grad()
 def loss_by_position(
-    model: PreTrainedModel, rows: Tensor, losses: TokenLosses, chunk: int | None = None
+    model: PreTrainedModel,
+    rows: Tensor,
+    losses: TokenLosses,
+    chunk: int | None = None,
+    ends: Ends = NO_ENDS,
 ) -> Tensor:
     """Mean loss at each place of rows (r, n): (n,); NaN where nothing was predicted.
 
-    `chunk`: the rows are read in pieces of this length, each by itself.
+    `chunk`: the rows are read in pieces of this length, each by itself, between `ends`. A masked
+    language model predicts the same places as in the whole row.
     """
     model.eval()
     length = rows.shape[1]
-    device, total, count = model.device, torch.zeros(length), torch.zeros(length)
+    total, count = torch.zeros(length), torch.zeros(length)
     for at, row in enumerate(rows):
-        for start in range(0, length, chunk or length):
-            piece = row[None, start : start + (chunk or length)].long().to(device)
-            found = losses(model, piece, at)[0].float().cpu()
-            span = slice(start, start + len(found))
-            total[span] += found.nan_to_num()
-            count[span] += found.isfinite()
+        found = _of_row(model, row, losses, at, chunk or length, ends)
+        total += found.nan_to_num()
+        count += found.isfinite()
     return total / count  # 0 / 0 is NaN
+
+
+def _of_row(
+    model: PreTrainedModel, row: Tensor, losses: TokenLosses, draw: int, chunk: int, ends: Ends
+) -> Tensor:
+    """The losses of one row (n,), read in pieces of at most `chunk` tokens."""
+    row = row.long().to(model.device)
+    given, chosen = losses.drawn(row[None], draw, model.config.vocab_size)
+    if chunk >= len(row):
+        return losses.of(model, row[None], given, chosen)[0].float().cpu()
+    out = torch.full(row.shape, float("nan"))
+    inside = ends.inside(row)
+    for start in range(inside.start, inside.stop, chunk - ends.count):
+        span = slice(start, min(start + chunk - ends.count, inside.stop))
+        ids, read = ends.around(row[span]), ends.around(given[0, span])
+        own = torch.zeros_like(ids, dtype=torch.bool)
+        own[ends.inside(ids)] = chosen[0, span]
+        found = losses.of(model, ids[None], read[None], own[None])[0]
+        out[span] = found[ends.inside(ids)].float().cpu()
+    return out
 
 
 def bins_of(length: int, trained: int) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from weft.interop.hf.convert.form import form_of, is_decoder, restore
+from weft.interop.hf.dense_to_long.form import form_of, is_decoder, restore
 from weft.interop.hf.plug.use import cache, use
 
 
