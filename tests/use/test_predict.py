@@ -119,6 +119,18 @@ def test_texts_that_cannot_be_read(trained, texts, message):
         weft.load(trained).predict(texts)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU torch seeds it, and says nothing")
+def test_no_stack_is_written_down_for_a_batch(trained, monkeypatch):
+    """Without a GPU torch.manual_seed formats the stack for later: a tenth of small batches."""
+    stacks = []
+    monkeypatch.setattr("traceback.format_stack", lambda: stacks.append(1) or [])
+    model, state = weft.load(trained), torch.get_rng_state()
+    stacks.clear()
+    assert model.predict(TEXTS, batch_tokens=1) == model.predict(TEXTS)
+    assert not stacks
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_labels_that_do_not_fit_the_head_are_refused(trained, tmp_path):
     folder = shutil.copytree(trained / "best", tmp_path / "model")
     usage = json.loads((folder / "usage.json").read_text())

@@ -176,7 +176,9 @@ def _forward(model: Any, sides: list[dict[str, Any]]) -> Tensor:
     sides = [{name: _to(value, device) for name, value in side.items()} for side in sides]
     cuda = [device] if device.type == "cuda" else []
     with _TURN, torch.random.fork_rng(devices=cuda):
-        torch.manual_seed(0)
+        # Without a GPU torch.manual_seed formats the stack, for a later call, at every batch.
+        seed = torch.manual_seed if cuda else torch.default_generator.manual_seed
+        seed(0)
         if len(sides) == 1:
             return model(sides[0].pop("ids"), **sides[0])
         first, second = sides
