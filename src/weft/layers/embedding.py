@@ -20,7 +20,8 @@ ELECTRA, FNet). `types` are kinds of tokens, such as the first and the second te
 adds a learned row, chosen by the mark `types` (b, n), the first where no mark is given.
 
 `categories` are for events of several columns: the first of the `channels` are codes, each with a
-table of its own, and the others numbers (`weft.layers.tables.columns`).
+table of its own, and the others numbers (`weft.layers.tables.columns`). `ngrams` add rows for the
+n tokens that end at each token (`weft.layers.tables.ngrams`).
 
 Registers are learned vectors in front of every sequence, which the model removes again at the end:
 the global tokens of ETC and BigBird-ETC, or a CLS token. They carry no position of their own.
@@ -49,6 +50,8 @@ from weft.layers.norm import Norm
 from weft.layers.tables.adaptive_table import AdaptiveTable
 from weft.layers.tables.clusters import Clusters
 from weft.layers.tables.columns import ColumnTables
+from weft.layers.tables.ngrams import NgramTables, check_ngrams, refuse_ngrams
+from weft.layers.tables.sinusoid import sinusoid
 
 INITIAL_STD = 1.0
 
@@ -72,6 +75,8 @@ class Embedding:
     types: int = 0  # kinds of tokens, each of which adds a row; 0: there are none
     multiplier: float = 1.0  # of token rows, before positions and types are added
     sum_norm: Norm | None = None  # with a factor: on the sum, which is then widened with a bias
+    ngrams: tuple[int, ...] = ()  # sizes of n-grams whose rows are added; encoders only
+    ngram_buckets: int = 2**14  # rows of each size, found by a hash
     # Of events: channel i, below their number, holds codes 0 to categories[i] − 1.
     categories: tuple[int, ...] = ()
     category_width: int = 16  # of each row of the tables of categories
@@ -100,6 +105,7 @@ class Embedding:
                 "take Norm(enters=True) of the stack for a norm at the model's width"
             )
         self._check_table()
+        check_ngrams(self)
         self._check_categories()
 
     def _check_categories(self) -> None:
@@ -196,7 +202,10 @@ class Embedder(nn.Module):
             self.positions = nn.Parameter(_normal(length, self.width))
         if config.types:
             self.types = nn.Parameter(_normal(config.types, self.width))
-        self.plain = not config.types and config.multiplier == 1.0 and config.sum_norm is None
+        if config.ngrams:
+            self.grams = NgramTables(config.ngrams, config.ngram_buckets, dim)
+        settings = (config.types, config.ngrams, config.multiplier, config.sum_norm)
+        self.plain = settings == (0, (), 1.0, None)
         # None rather than an empty parameter, which optimisers and files would store for nothing.
         self.registers = nn.Parameter(_normal(config.registers, dim)) if config.registers else None
 
@@ -215,6 +224,9 @@ class Embedder(nn.Module):
         `types` (b, n) are the kinds of the tokens, where the config has several.
         """
         embedded = self.tokens(x, valid)  # (b, n, c)
+        if self.config.ngrams:
+            refuse_ngrams(self.config.ngrams if start or self.shards else (), "a piece")
+            embedded = self.grams(embedded, self.ids(x, valid), None if aligned else valid)
         if self.config.multiplier != 1.0:
             embedded = embedded * self.config.multiplier
         if self.config.types:
@@ -292,8 +304,7 @@ class Embedder(nn.Module):
             return self._places_at(index.to(x.device))
         if kind == "learned":
             assert self.length is not None
-            if self.length < stop:
-                # Padding may be longer than the table: only real tokens count.
+            if self.length < stop:  # only real tokens count; padding may be longer
                 self.check_length(stop if valid is None else start + int(valid.sum(1).max()))
             elif valid is None or aligned:
                 return self.positions[start:stop]  # a slice: no gather in either pass
@@ -322,13 +333,14 @@ class Embedder(nn.Module):
     def share(self, other: Embedder) -> None:
         """Use the token tables of another embedder."""
         names = ("vocab", "rbf_levels", "factor", "cutoffs", "shrink", "frequent", "categories")
-        kind = operator.attrgetter(*names)
+        kind = operator.attrgetter(*names, "ngrams", "ngram_buckets")
         if kind(self.config) != kind(other.config):
             raise WeftError(
                 "embeddings that share their tokens are of one kind; "
                 f"got {self.config} and {other.config}"
             )
-        for name in ("table", "waist", "clusters", "linear", "columns"):  # the norm is its own
+        # Without the norm, which is its own.
+        for name in ("table", "waist", "clusters", "linear", "columns", "grams"):
             if hasattr(other, name):
                 setattr(self, name, getattr(other, name))
 
@@ -378,13 +390,6 @@ class Embedder(nn.Module):
                 f"valid is a boolean (batch, length) = {tuple(x.shape[:2])}, True where a token "
                 f"is real; got {valid.dtype} {tuple(valid.shape)}"
             )
-
-
-def sinusoid(positions: Tensor, dim: int) -> Tensor:
-    """Integer positions (...) -> (..., dim) in float64: channels 2k, 2k + 1 are sin, cos."""
-    power = torch.arange(0, dim, 2, device=positions.device, dtype=torch.float64) / dim
-    angle = positions.to(torch.float64)[..., None] * 10_000.0**-power
-    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)[..., :dim]
 
 
 def _normal(rows: int, dim: int) -> Tensor:

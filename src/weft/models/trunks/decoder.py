@@ -17,6 +17,7 @@ from weft.errors import WeftError
 from weft.layers.embedding import Embedding
 from weft.layers.marks import Marks, refuse_marks
 from weft.layers.padding import real_tokens
+from weft.layers.tables.ngrams import refuse_ngrams
 from weft.mixers import State
 from weft.models.registry import MODELS
 from weft.models.stack.stack import Stack
@@ -36,6 +37,9 @@ class Decoder:
 
     embedding: Embedding
     stack: Stack
+
+    def __post_init__(self) -> None:
+        refuse_ngrams(self.embedding.ngrams, "a decoder")
 
     @property
     def dim(self) -> int:
