@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 from weft.arena.grid.grid import Cell
@@ -80,12 +79,7 @@ class Pool(CellEngine):
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Processes end with their cells."""
 
     def has_room(self, at_work: int) -> bool:

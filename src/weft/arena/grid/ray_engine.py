@@ -21,7 +21,6 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from weft.arena.grid.engine import CellEngine
@@ -65,12 +64,7 @@ class RayEngine(CellEngine):
         except (ConnectionError, RuntimeError, ValueError) as cause:
             raise _unreachable(options.address, cause) from cause
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Leave the cluster; one that was started here ends."""
         if self.began:
             self.ray.shutdown()

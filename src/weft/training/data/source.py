@@ -41,24 +41,33 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Shuffled:
+class _Batched:
+    """Rows in batches."""
+
+    rows: SplitRows
+    batch_size: int = 32
+
+    def __post_init__(self) -> None:
+        if len(self.rows) < 1:
+            raise WeftError("a source needs at least one row; this split is empty")
+        if self.batch_size < 1:
+            raise WeftError(f"batch_size is at least 1; got batch_size={self.batch_size}")
+
+    @property
+    def fingerprint(self) -> str | None:
+        """A hash of the rows, where they have one."""
+        return getattr(self.rows, "fingerprint", None)
+
+
+@dataclass(frozen=True, eq=False)
+class Shuffled(_Batched):
     """Rows one epoch after another, each epoch in an order of its own.
 
     Step s takes rows s·b to (s + 1)·b − 1 of that endless list: every batch is full, every row
     comes once per epoch, and a batch may hold the end of one epoch and the start of the next.
     """
 
-    rows: SplitRows
-    batch_size: int = 32
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        _check(self.rows, self.batch_size)
-
-    @property
-    def fingerprint(self) -> str | None:
-        """A hash of the rows, where they have one."""
-        return getattr(self.rows, "fingerprint", None)
 
     def __str__(self) -> str:
         size = len(self.rows)
@@ -81,23 +90,12 @@ class Shuffled:
 
 
 @dataclass(frozen=True, eq=False)
-class Ordered:
+class Ordered(_Batched):
     """Every row once: in order, or from long to short if the rows say their `lengths`.
 
     Rows of like length share a batch, so that little of it is padding; the longest come first, so
     that a lack of memory shows at once.
     """
-
-    rows: SplitRows
-    batch_size: int = 32
-
-    def __post_init__(self) -> None:
-        _check(self.rows, self.batch_size)
-
-    @property
-    def fingerprint(self) -> str | None:
-        """A hash of the rows, where they have one."""
-        return getattr(self.rows, "fingerprint", None)
 
     def __str__(self) -> str:
         return f"{len(self.rows)} rows, each once, in batches of {self.batch_size}"
@@ -125,10 +123,3 @@ def permutation(size: int, seed: int, epoch: int) -> np.ndarray:
     order = np.random.Generator(np.random.PCG64(derive(seed, "epoch", epoch))).permutation(size)
     order.flags.writeable = False  # shared by all who ask
     return order
-
-
-def _check(rows: SplitRows, batch_size: int) -> None:
-    if len(rows) < 1:
-        raise WeftError("a source needs at least one row; this split is empty")
-    if batch_size < 1:
-        raise WeftError(f"batch_size is at least 1; got batch_size={batch_size}")
