@@ -68,7 +68,7 @@ def events() -> Target:
     import pyarrow
     from pyarrow import parquet
 
-    from weft.events import EventColumns
+    from weft.events.columns import EventColumns
     from weft.events.store import build_store
 
     folder = Path(tempfile.mkdtemp())

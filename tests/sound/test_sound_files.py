@@ -90,6 +90,17 @@ def test_a_file_that_is_cut_short(tmp_path):
         read_sound(path, 8_000)
 
 
+def test_a_length_that_leads_past_the_end(tmp_path):
+    """`wave` goes to the end of each chunk, wherever its length says that is."""
+    path = tmp_path / "length.wav"
+    write_wav(path, tone(), 8_000)
+    whole = path.read_bytes()
+    assert whole[16:20] == (16).to_bytes(4, "little")  # of the format
+    path.write_bytes(whole[:16] + (2**31).to_bytes(4, "little") + whole[20:])
+    with pytest.raises(WeftError, match=r"length.wav is damaged: a length in it is wrong"):
+        read_sound(path, 8_000)
+
+
 def test_silence_nothing_and_no_file(tmp_path):
     path = tmp_path / "still.wav"
     write_wav(path, np.zeros(50), 8_000)

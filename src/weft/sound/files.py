@@ -67,6 +67,8 @@ def _read(path: Path) -> tuple[np.ndarray, int]:
             channels, data = file.getnchannels(), file.readframes(promised)
     except EOFError as cause:
         raise WeftError(f"{path} is cut short: it ends inside its header; copy it again") from cause
+    except RuntimeError as cause:  # of `wave`, which follows a length past the end of the file
+        raise WeftError(f"{path} is damaged: a length in it is wrong; copy it again") from cause
     except wave.Error as cause:
         if "unknown format" in str(cause):  # floats and others
             return _by_soundfile(path)

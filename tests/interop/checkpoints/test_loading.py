@@ -171,6 +171,8 @@ BAD = {
         "'yoso' is known, and its checkpoints are not read: weft has no attention by sampled",
     ),
     "no architecture": (lambda f: change(f, model_type=None), "has no model_type"),
+    "architectures of another type": (lambda f: change(f, architectures=3), "is a list of names"),
+    "names of another type": (lambda f: change(f, architectures=[None]), r"got \[None\]"),
     "another size": (lambda f: change(f, n_embd=32), "belong to different models"),
     "a huge size": (lambda f: change(f, n_embd=2**30), "belong to different models"),
     "a head not read": (lambda f: change(f, architectures=["GPT2ForTokenClassification"]),

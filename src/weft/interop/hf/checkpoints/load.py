@@ -76,7 +76,12 @@ def _settings(folder: Path) -> tuple[Any, str]:
             "architectures"
         )
     check_known(kind)
-    architecture = (table.get("architectures") or [""])[0]
+    architectures = table.get("architectures") or [""]
+    if not isinstance(architectures, list) or not isinstance(architectures[0], str):
+        raise WeftError(
+            f'{path}: architectures is a list of names, as ["BertForMaskedLM"]; got '
+            f"{architectures!r:.80}"
+        )
     rest = {key: value for key, value in table.items() if key != "model_type"}
     try:
         with warnings.catch_warnings():
@@ -84,7 +89,7 @@ def _settings(folder: Path) -> tuple[Any, str]:
             settings = AutoConfig.for_model(kind, **rest)
     except Exception as cause:  # of many kinds, by the checks of each config class
         raise WeftError(f"{path} is not a config that Transformers reads: {cause}") from cause
-    return settings, head_of(architecture)
+    return settings, head_of(architectures[0])
 
 
 def head_of(architecture: str) -> str:
