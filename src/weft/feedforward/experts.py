@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.feedforward.activations import GATES, activation_of
+from weft.kernels.autocast import product_dtype
 from weft.kernels.experts.dispatch import ExpertSlots, assign, combine, spread
 from weft.kernels.experts.products import ragged_matmul
 
@@ -75,8 +76,7 @@ class Experts(nn.Module):
         A choice of `count` means no expert; `complete` promises that there is none. With a capacity
         each expert takes at most that many pairs, of every `group` consecutive tokens if given.
         """
-        if torch.is_autocast_enabled(x.device.type):
-            x = x.to(torch.get_autocast_dtype(x.device.type))
+        x = x.to(product_dtype(x))
         bucket, groups = self._buckets(choice, group if capacity is not None else None)
         places = assign(bucket, self.count * groups, capacity, complete=complete)
         return combine(self.compute(spread(x, places), places), gate, places)

@@ -30,6 +30,7 @@ from weft.errors import WeftError
 from weft.feedforward.activations import check_width, width
 from weft.feedforward.base import FeedForward
 from weft.feedforward.experts import Experts
+from weft.kernels.autocast import without_autocast
 from weft.kernels.experts.dispatch import within_capacity
 from weft.layers.across import ALONE, Across
 from weft.layers.choice import ReplayableChoice
@@ -66,7 +67,7 @@ class Router(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(t, c) -> (t, e)."""
         wide = torch.promote_types(x.dtype, torch.float32)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             return F.linear(x.to(wide), self.weight.to(wide))
 
 

@@ -16,15 +16,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from weft.kernels.autocast import product_dtype, without_autocast
+
 
 def linear_cross_entropy(
     x: Tensor, weight: Tensor, targets: Tensor, chunk: int
 ) -> tuple[Tensor, Tensor]:
     """x (t, c), weight (v, c), targets (t,) -> losses (t,) and the best tokens (t,)."""
-    kind = x.device.type
-    cast = torch.is_autocast_enabled(kind)
-    dtype = torch.get_autocast_dtype(kind) if cast else x.dtype
-    return _LinearCrossEntropy.apply(x, weight, targets, chunk, dtype)
+    return _LinearCrossEntropy.apply(x, weight, targets, chunk, product_dtype(x))
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -64,7 +63,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 def _scores(rows: Tensor, matrix: Tensor) -> Tensor:
-    with torch.autocast(rows.device.type, enabled=False):
+    with without_autocast(rows):
         return (rows.to(matrix.dtype) @ matrix.T).to(_wide(matrix.dtype))
 
 

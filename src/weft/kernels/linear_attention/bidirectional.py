@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from weft.kernels.autocast import without_autocast
+
 
 def elu_plus_one(x: Tensor) -> Tensor:
     """elu(x) + 1 without cancellation: exp(x) below 0, x + 1 above."""
@@ -53,7 +55,7 @@ class _BothWays(torch.autograd.Function):
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, eps: float, floor: float | None
     ) -> Tensor:
         exact = torch.promote_types(q.dtype, torch.float32)
-        with torch.autocast(q.device.type, enabled=False):
+        with without_autocast(q):
             values = k.mT @ v  # (b, g, f, e)
             weights = k.sum(-2, dtype=exact).to(q.dtype)[..., None]  # (b, g, f, 1)
             bottom = (q @ weights).to(exact)  # (b, g, r, 1)
@@ -67,7 +69,7 @@ class _BothWays(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, values, weights, divisor, out = ctx.saved_tensors
-        with torch.autocast(q.device.type, enabled=False):
+        with without_autocast(q):
             h = dout / divisor  # (b, g, r, e)
             w = (h * out).sum(-1, keepdim=True)  # (b, g, r, 1)
             if ctx.fixed is not None:

@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from weft.kernels.autocast import without_autocast
 from weft.kernels.slots import into_blocks
 
 NONE = -1e30  # the shift of an empty group: finite, so that −inf minus it is not NaN
@@ -75,7 +76,7 @@ def log_linear_attention(
     keys, values = into_blocks(padded, size), into_blocks(v.to(work), size)  # (b, g, u, w, _)
     asks = into_blocks(a.unflatten(1, (g, -1)), size).transpose(2, 3)  # (b, g, u, p, w, f)
     sums = start_sums(c, v.shape[-1]) if sums is None else sums
-    with torch.autocast(c.device.type, enabled=False):
+    with without_autocast(c):
         before = _sums_before(sums, keys, values)
         past = LogSums(*(x[:, :, :-1] for x in before))
         read = _joined(_inside(asks, keys, values), _read(asks, past, work))
@@ -91,7 +92,7 @@ def log_linear_step(a: Tensor, c: Tensor, v: Tensor, sums: LogSums) -> tuple[Ten
     kept, new = (before - top).exp(), (c[:, :, 0] - top).exp()
     values = values * kept[..., None] + new[..., None] * v.to(values.dtype)
     sums = LogSums(values, weights * kept + new, top)
-    with torch.autocast(c.device.type, enabled=False):
+    with without_autocast(c):
         read = _read(a.unflatten(1, (c.shape[1], -1)), sums, values.dtype)  # (b, g, p, 1, _)
     return (read.num / (read.den + TINY)).flatten(1, 2).to(v.dtype), sums
 

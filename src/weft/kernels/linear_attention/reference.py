@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.errors import WeftError
+from weft.kernels.autocast import without_autocast
 from weft.kernels.linear_attention.bidirectional import elu_plus_one, read_both_ways
 from weft.kernels.linear_attention.triton import can_fuse, fused_causal_attention
 from weft.kernels.slots import into_blocks
@@ -112,7 +113,7 @@ def causal_linear_attention(
     if sums is None:
         zero = q.new_zeros(b, g, f, v.shape[-1], dtype=exact)
         sums = Sums(zero, zero[..., 0])
-    with _as_written(q):
+    with without_autocast(q):
         before = Sums(
             _running(sums.values, write.transpose(-1, -2) @ v, total),
             _running(sums.weights, write.sum(-2, dtype=exact), total),
@@ -147,7 +148,7 @@ def linear_step(
         kept = log_decay.to(exact).exp()  # (b, g, 1)
         values, weights = values * kept[..., None], weights * kept
     sums = Sums(values + k.transpose(-1, -2) * v, weights + k.squeeze(2))
-    with _as_written(q):
+    with without_autocast(q):
         rows = q.squeeze(2).unflatten(1, (k.shape[1], -1))  # (b, g, p, f)
         out = _read(rows, sums, eps, floor)  # (b, g, p, e)
     return out.flatten(1, 2)[:, :, None].to(dtype), sums
@@ -169,11 +170,6 @@ def _precisions(q: Tensor, v: Tensor) -> tuple[torch.dtype, torch.dtype]:
     given = torch.promote_types(q.dtype, v.dtype)
     exact = torch.promote_types(given, torch.float32)
     return exact, exact if given == torch.float16 else given
-
-
-def _as_written(x: Tensor) -> torch.autocast:
-    """Autocast would take the sums to half precision."""
-    return torch.autocast(x.device.type, enabled=False)
 
 
 def _decay_matrix(since: Tensor) -> Tensor:

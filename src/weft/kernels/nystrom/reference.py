@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from weft.kernels.autocast import without_autocast
 from weft.kernels.nystrom.solve import can_solve, fused_solve
 from weft.kernels.nystrom.triton import (
     MEANS,
@@ -116,7 +117,7 @@ def iterative_inverse(a: Tensor, iterations: int, *, shared_start: bool = False)
     if shared_start:
         columns = columns.amax(-1, keepdim=True)
     z = a.transpose(-1, -2) / (columns * rows)[..., None, None]
-    with torch.autocast(a.device.type, enabled=False):  # half precision would not converge
+    with without_autocast(a):  # half precision would not converge
         flat = (x.reshape(-1, *a.shape[-2:]) for x in (a, z))
         return _Inverse.apply(*flat, iterations).reshape(a.shape)
 
@@ -142,7 +143,7 @@ class _Inverse(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
         a, *kept = ctx.saved_tensors
-        with torch.autocast(a.device.type, enabled=False):
+        with without_autocast(a):
             return *_through_iterations(a, kept, dz), None
 
 
