@@ -75,6 +75,14 @@ def test_training_says_what_the_file_holds(trained):
         assert part in output
 
 
+def test_show_says_what_is_read_of_each_event(trained):
+    said = run(app, ["show", str(trained[0])]).output
+    for part in ("events   of each client by when, the last 8", "kind (3 values), eur (quantile)",
+                 f"weft predict {trained[0]} --events FILE"):  # fmt: skip
+        assert part in said
+    assert "text     as" not in said
+
+
 def test_predictions_are_those_of_the_model_client_by_client(trained, tmp_path):
     model = weft.load(trained[0])
     data = written(events(60, seed=1), tmp_path / "new.parquet")

@@ -23,6 +23,8 @@ SAMPLE = 20_000  # rows that tell what a column holds
 _CSV_BLOCK = 1 << 24  # bytes
 _FIRST_BLOCK = 1 << 22  # of a CSV file whose columns are not known yet
 SECONDS = 86_400.0  # of a day
+# pyarrow would keep what it has read of a Parquet file: as much memory as the file takes on disk.
+STREAMED: dict[str, Any] = {"pre_buffer": False, "buffer_size": 1 << 20}
 EARLIEST = 1e8  # whole numbers from here on are seconds since 1970, smaller ones are days
 
 
@@ -108,9 +110,9 @@ def _writer(path: Path, schema: Any) -> Any:
 
 
 def _spooled(path: Path) -> Iterator[Any]:
-    from pyarrow import ipc, memory_map
+    from pyarrow import OSFile, ipc
 
-    with memory_map(str(path)) as file:
+    with OSFile(str(path)) as file:  # pages of a memory map would count as memory of the process
         yield from ipc.open_stream(file)
 
 
@@ -142,7 +144,7 @@ def _batches(path: Path, columns: EventColumns | None, rows: int) -> Iterator[An
     names = None if columns is None else list(dict.fromkeys(columns.names))
     try:
         if path.suffix.lower() in PARQUET:
-            with parquet.ParquetFile(path) as file:
+            with parquet.ParquetFile(path, **STREAMED) as file:
                 if columns is not None:
                     columns.check(file.schema_arrow.names, path.name)
                 yield from file.iter_batches(batch_size=rows, columns=names)

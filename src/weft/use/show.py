@@ -7,6 +7,7 @@ from typing import Any
 
 from weft.arena.experiment.results import read_scores
 from weft.errors import WeftError
+from weft.events.encoders import encoders_of
 from weft.files import read_object
 from weft.metrics import clearly_better, metric
 from weft.models.saving import model_folder
@@ -119,9 +120,27 @@ def _what(usage: Usage) -> list[str]:
         few = ", ".join(map(str, usage.labels[:MOST_LABELS]))
         more = len(usage.labels) - MOST_LABELS
         lines.append(f"labels   {few}{f' and {more} more' if more > 0 else ''}")
+    if usage.events:
+        return [*lines, *_events(usage)]
     unit = "bytes" if usage.tokens == "bytes" else "tokens"
     lines.append(f"text     as {usage.tokens}, longer than {usage.length:,} {unit} is cut")
     return lines
+
+
+def _events(usage: Usage) -> list[str]:
+    """What is read of each event, by the names of the training data."""
+    encoders = encoders_of(usage.events)
+    names = encoders.columns
+    pairs = zip(names.categories, encoders.codes, strict=True)
+    read = [f"{name} ({len(each.values):,} values)" for name, each in pairs]
+    read += [
+        f"{name} ({each.scale})" for name, each in zip(names.numbers, encoders.numbers, strict=True)
+    ]
+    ends = f", before {names.until}" if names.until else ""
+    return [
+        f"events   of each {names.id} by {names.time}{ends}, the last {usage.length:,}",
+        f"columns  {', '.join(read)}",
+    ]
 
 
 def _training(run: Path) -> list[str]:
@@ -141,6 +160,11 @@ def _training(run: Path) -> list[str]:
 def _use(run: Path, usage: Usage) -> list[str]:
     if usage.kind == "language":
         return [f"use it   weft generate {run} --prompt TEXT"]
+    if usage.events:
+        return [
+            f"use it   weft predict {run} --events FILE   (Parquet or CSV with the same columns)",
+            f"         weft.predict_events(weft.load({str(run)!r}), FILE, proba=True)",
+        ]
     if usage.kind not in ("classify", "match", "regress") or usage.tokens == "none":
         return [f"use it   weft.load({str(run)!r})(ids)"]
     names = ("text", "second", "global_text")

@@ -148,7 +148,8 @@ def stream_parquet(path: Path, columns: list[str], encoding: str, every: bool) -
         ) from cause
     line = 0
     try:
-        with parquet.ParquetFile(path) as file:
+        # What pyarrow reads ahead it would keep: as much memory as the file takes on disk.
+        with parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
             check_names(path, file.schema_arrow.names, columns)
             wanted = file.schema_arrow.names if every else columns
             for batch in file.iter_batches(_PARQUET_ROWS, columns=wanted):
