@@ -37,6 +37,7 @@ class LongConfig(PreTrainedConfig):
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **given: Any) -> Any:
         """A config of the base's class, under our model_type."""
+        _refuse_other_attention(given)
         base = str(config_dict.get("base_model_type"))
         if base not in CONFIG_MAPPING:
             known = suggest(base, CONFIG_MAPPING.keys())

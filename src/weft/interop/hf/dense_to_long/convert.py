@@ -48,7 +48,7 @@ def convert(
     if train is None and (settings.minutes is not None or settings.steps is not None):
         raise WeftError("minutes= and steps= are of a training: give train=, a text to train on")
     told = _described(model, settings, train, held_out)
-    _check_place(out, told)
+    fresh = _check_place(out, told)
     with locked(out / WORK / "lock", wait=False) as free:
         if not free:
             raise WeftError(f"another process is converting a model into {out}")
@@ -56,7 +56,12 @@ def convert(
         run = ConversionRun(
             Path(model), out, settings, train, held_out, listener or ConversionListener()
         )
-        found = run.findings()
+        try:
+            found = run.findings()
+        except WeftError:
+            if fresh:  # refused: the folder can be given again with other settings
+                shutil.rmtree(out)
+            raise
         write_folder(run.original, out, out / WORK, found)
     # The run is finished: what it would go on from is no longer needed.
     shutil.rmtree(out / WORK)
@@ -69,10 +74,10 @@ def _described(model: Any, settings: Conversion, train: Any, held_out: Any) -> d
     return json.loads(json.dumps({"convert": own | asdict(settings)}))
 
 
-def _check_place(out: Path, told: dict[str, Any]) -> None:
-    """A new folder, or one where this very conversion was stopped."""
+def _check_place(out: Path, told: dict[str, Any]) -> bool:
+    """Whether the folder is new; else this very conversion was stopped there."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return
+        return True
     if not (out / SETTINGS).is_file():
         raise WeftError(f"{out} exists and is not empty; give a folder of the conversion's own")
     own, before = told["convert"], read_object(out / SETTINGS, "convert")["convert"]
@@ -83,3 +88,4 @@ def _check_place(out: Path, told: dict[str, Any]) -> None:
         )
     if not (out / WORK).exists():
         raise WeftError(f"{out} is finished: read {out / 'report.html'}, or give another folder")
+    return False

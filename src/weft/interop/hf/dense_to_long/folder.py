@@ -10,7 +10,7 @@ from weft.files import read_object, write_bytes, write_json
 from weft.interop.hf.dense_to_long.auto import LONG
 from weft.interop.hf.dense_to_long.findings import Findings, rows_of
 from weft.interop.hf.dense_to_long.page import report_of
-from weft.interop.hf.dense_to_long.source import Original
+from weft.interop.hf.dense_to_long.source import Original, quiet
 from weft.report.page.html import page
 from weft.report.page.markdown import markdown
 from weft.rows import append
@@ -28,7 +28,8 @@ def write_folder(original: Original, out: Path, work: Path, found: Findings) -> 
     """Write everything; config.json comes last, so a folder that has it is complete."""
     new = work / "new"
     shutil.rmtree(new, ignore_errors=True)
-    original.model.save_pretrained(new)
+    with quiet():
+        original.model.save_pretrained(new)
     if original.tokenizer is not None:
         original.tokenizer.model_max_length = found.form.length
         original.tokenizer.save_pretrained(new)

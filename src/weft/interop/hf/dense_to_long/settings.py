@@ -9,6 +9,7 @@ from weft.interop.hf.dense_to_long.form import texts_of
 from weft.interop.hf.dense_to_long.training import ContinuedTraining, TrainingProgress
 from weft.interop.hf.plug.layers import Patterns
 
+EVERY = 30.0  # seconds between the states of a training on disk
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -52,6 +53,7 @@ class Conversion:
             minutes=self.minutes,
             steps=self.steps,
             seed=self.seed,
+            every=EVERY,
             checkpointing=self.checkpointing,
         )
 

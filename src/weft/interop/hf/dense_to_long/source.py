@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +22,15 @@ from weft.errors import Unsupported, WeftError, suggest
 from weft.interop.hf.checkpoints.files import read_table, weights_of
 from weft.interop.hf.dense_to_long.auto import LONG
 
+# Files that hold the words of a tokenizer.
+_TOKENIZERS = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.txt",
+    "vocab.json",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
 # Heads of pre-training that the model a checkpoint is read as has no place for.
 _LEFT_OUT = ("pooler", "seq_relationship", "position_ids", "inv_freq")
 
@@ -121,19 +132,33 @@ def _class_of(settings: Any, architecture: str, head: str | None) -> Any:
 
 def _loaded(made: Any, path: Path, settings: Any, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
     given: dict[str, Any] = {"local_files_only": True, "output_loading_info": True}
-    verbosity = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()  # what it would report is refused or said by us
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():  # what it would report is refused or said by us
             return made.from_pretrained(path, config=settings, dtype=dtype, **given)
     except (ValueError, OSError, RuntimeError) as cause:
         raise WeftError(f"{path} cannot be read as {made.__name__}: {cause}") from cause
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without reports, warnings and bars of Transformers."""
+    told, bars = transformers.logging, transformers.logging.is_progress_bar_enabled()
+    verbosity = told.get_verbosity()
+    told.set_verbosity_error()
+    told.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
-        transformers.logging.set_verbosity(verbosity)
+        told.set_verbosity(verbosity)
+        if bars:
+            told.enable_progress_bar()
 
 
 def _tokenizer(folder: Path) -> Any:
+    if not any((folder / name).is_file() for name in _TOKENIZERS):
+        return None  # Transformers would make one without words
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception:  # folders without one end in many kinds of errors

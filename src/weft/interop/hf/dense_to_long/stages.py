@@ -123,6 +123,7 @@ class ConversionRun:
                 found = split_rows(
                     Path(self.train), held_out, tokenizer, length, count, settings.seed
                 )
+            _check_ids(found, tokenizer, self.original.model)
             note = torch.tensor(list(found.note.encode()), dtype=torch.uint8)
             return {"train": found.train, "held": found.held, "note": note}
 
@@ -222,6 +223,23 @@ class ConversionRun:
         names = ("seconds", "peak_bytes", "state_bytes")
         found = stage(self.out / WORK, "speed", make)
         return {k: dict(zip(names, v.tolist(), strict=True)) for k, v in found.items()}
+
+
+def _check_ids(text: TextRows, tokenizer: Any, model: Any) -> None:
+    """Refuse a tokenizer of another model, and one that does not know the text."""
+    vocab = model.config.get_text_config().vocab_size
+    largest = max(int(rows.max()) for rows in (text.train, text.held) if len(rows))
+    if largest >= vocab:
+        raise WeftError(
+            f"the tokenizer gives ids up to {largest}, and the model has {vocab} of them: they do "
+            "not belong together"
+        )
+    unknown = tokenizer.unk_token_id
+    if unknown is not None and (share := float((text.held == unknown).float().mean())) > 0.5:
+        raise WeftError(
+            f"the tokenizer does not know {share:.0%} of the text, so there is nothing to learn; "
+            "give text of the kind that the model was trained on, or its own tokenizer"
+        )
 
 
 def _check_kind(model: Any) -> None:
