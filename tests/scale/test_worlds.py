@@ -24,6 +24,9 @@ SHORT = [
     "parts:dp_shard=2",
     "memory:dp_shard=2",
     "memory:ep=2",
+    "activations:dp_shard=2:full",
+    "activations:cp=2:full",
+    "activations:tp=2:full",
     "annotated:tp=2",
     "refuses:tp=2:mixer:sru:states are channels of the model",
     "refuses:ep=2:feedforward:dense:this model has none",
@@ -63,6 +66,10 @@ FOURS = [
     "parts:ep=2,dp_shard=2:switch",
     "memory:dp_shard=2,tp=2",
     "memory:dp_shard=4",
+    "activations:cp=4:full",
+    "activations:cp=4:linear_transformer",
+    "activations:dp_shard=2,cp=2:sliding_window(window=9)",
+    "activations:dp_shard=2,tp=2:full",
     "refuses:tp=4:feedforward:dense(hidden=6):hidden=6 is not a multiple of tp=4",
 ]
 

@@ -11,13 +11,15 @@ tensor by tensor (a rank holds ⌈rows / s⌉ rows of a matrix):
     ep          all-to-all of the routed tokens, there and back, forward and backward: k·tokens·c
 
 A rank sends (k − 1)/k of a tensor to gather or scatter it over k ranks, as rings do. Rows are those
-of a rank, and tokens those of a cp rank; the exchange of cp follows from the pattern
-(weft.scale.context). The model is built on the meta device: no memory is taken.
+of a rank, and tokens those of a cp rank. What cp sends is the sum of the bills of its mixers, which
+follow from their patterns (weft.scale.context), for the busiest rank. Activations fall to 1/cp, and
+the keys that a rank fetches come on top. The model is built on the meta device: no memory is taken.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +28,9 @@ from torch import nn
 
 from weft.errors import WeftError
 from weft.feedforward.routing import RoutedFeedForward
-from weft.scale.heads import _parts, share_of, splits_of
-from weft.scale.mesh import DATA, Mesh
+from weft.scale.context.shards import Shards
+from weft.scale.heads import _parts, share_of, split_shapes, splits_of
+from weft.scale.mesh import Mesh
 
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 4, "float16": 4}  # of a weight: half is computed
 _WIRE = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}  # of an activation
@@ -45,6 +48,7 @@ class ScalePlan:
     gradient_bytes: int
     moment_bytes: int
     gathered_bytes: int  # the largest unit of FSDP2, whole, for as long as it computes
+    activation_bytes: int | None  # kept for the backward pass of a part of a batch; None: unknown
     flops: float | None  # forward and backward; None: not counted
     wire: dict[str, int]  # by axis
 
@@ -63,10 +67,15 @@ class ScalePlan:
             ("gradients", sized(self.gradient_bytes)),
             ("moments", sized(self.moment_bytes)),
             ("largest unit gathered", sized(self.gathered_bytes)),
-            ("FLOPs of an update", "not counted" if self.flops is None else f"{self.flops:.3g}"),
+            ("activations", _or_not(self.activation_bytes, sized)),
+            ("FLOPs of an update", _or_not(self.flops, "{:.3g}".format)),
         ]
         found += [(f"sent over {axis}", sized(count)) for axis, count in self.wire.items()]
         return [*found, ("sent in all", sized(sum(self.wire.values())))]
+
+
+def _or_not(number: float | None, shown: Callable[[Any], str]) -> str:
+    return "not counted" if number is None else shown(number)
 
 
 def sized(count: int) -> str:
@@ -85,13 +94,14 @@ def plan(
     precision: str = "float32",
     accumulate: int = 1,
     flops: float | None = None,
+    activations: int | None = None,
 ) -> ScalePlan:
     """The plan of a model's config for batches of `rows` rows of `length` tokens.
 
-    `flops` are those of the forward pass over one row (weft.arena.analysis.flops).
+    `flops` are those of the forward pass over one row (weft.arena.analysis.flops), `activations`
+    the bytes that `cp` ranks keep of the rows of a part (weft.arena.analysis.activations).
     """
-    ways = {name: getattr(mesh, name) for name in ("dp_replicate", "dp_shard", "ep", "cp", "tp")}
-    data = math.prod(ways[axis] for axis in DATA)
+    data = mesh.readers
     if rows % (data * accumulate):
         raise WeftError(
             f"each rank takes as many rows: a batch of {rows} in {accumulate} parts is not a "
@@ -104,7 +114,7 @@ def plan(
     numbers = sum(each.kept for each in tensors)
     trained = sum(each.kept for each in tensors if each.trained)
     copies = mesh.dp_replicate * mesh.cp
-    sent = dict.fromkeys(("dp_shard", "copies", "tp", "ep"), 0)
+    sent = dict.fromkeys(("dp_shard", "copies", "tp", "ep", "cp"), 0)
     for each in tensors:
         held = each.before * number  # by the ranks of a dp_shard group together
         gathers = 2 if each.in_unit else 1
@@ -120,6 +130,16 @@ def plan(
         if isinstance(module, RoutedFeedForward) and mesh.ep > 1:
             chosen = getattr(module.config, "top", 2 if module.config.name == "gshard" else 1)
             sent["ep"] += 4 * _part(mesh.ep, chosen * activation)
+    if mesh.cp > 1:
+        from weft.scale.context.split import costs_of
+
+        if mesh.tp > 1:
+            with torch.device("meta"):
+                split_shapes(model, mesh.tp)
+        bill, held = costs_of(model, Shards(length, mesh.cp), own_rows, wire)
+        sent["cp"] = int((bill.forward + bill.backward).max())
+        if activations is not None:
+            activations = -(-activations // mesh.cp) + held // accumulate
     return ScalePlan(
         ranks=data * mesh.cp * mesh.tp,
         rows=own_rows,
@@ -129,6 +149,7 @@ def plan(
         gradient_bytes=trained * number,
         moment_bytes=2 * trained * number,
         gathered_bytes=_largest(tensors) * number if mesh.dp_shard > 1 else 0,
+        activation_bytes=activations,
         flops=None if flops is None else 3 * flops * own_rows / (mesh.cp * mesh.tp),
         wire={axis: count for axis, count in sent.items() if count},
     )

@@ -42,6 +42,12 @@ def split_heads(model: nn.Module, mesh: DeviceMesh) -> None:
         setattr(parent, name, done[id(module)])
 
 
+def split_shapes(model: nn.Module, ways: int) -> None:
+    """`split_heads` of a model that is not going to run on ranks: its shapes, without a mesh."""
+    for parent, name, module in _parts(model):
+        setattr(parent, name, share_of(module, ways))
+
+
 def _parts(model: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:
     """Every mixer and feed-forward that is split, with the module that holds it and its name."""
     found: list[tuple[nn.Module, str, nn.Module]] = []

@@ -59,6 +59,11 @@ class Mesh:
         """The ways of `AXES`, in their order."""
         return tuple(getattr(self, name) for name in AXES)
 
+    @property
+    def readers(self) -> int:
+        """How many ranks read different rows of a batch."""
+        return prod(getattr(self, name) for name in DATA)
+
     def fitted(self, processes: int) -> Mesh:
         """The mesh with -1 filled in; refuses one that does not fit this many processes."""
         known = prod(ways for ways in self.sizes if ways != REST)

@@ -45,7 +45,7 @@ def _counted(config: Any, length: int, device: str) -> int:
     with torch.device(device):
         # Without gradients: torch's counter cannot follow a module that returns its own parameter.
         model = config.build().eval().requires_grad_(False)
-        one = _sequence(config, length)
+        one = one_sequence(config, length)
     pairs = 0
 
     def counting(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, options: AttendOptions) -> Any:
@@ -56,7 +56,7 @@ def _counted(config: Any, length: int, device: str) -> int:
 
     counter = FlopCounterMode(display=False, custom_mapping=_FURTHER)
     with replaced(counting), torch.no_grad(), counter:
-        _run(model, config, one)
+        run_once(model, config, one)
     return counter.get_total_flops() + pairs
 
 
@@ -85,7 +85,8 @@ def without_numbers(config: Any) -> nn.Module:
         return config.build()
 
 
-def _sequence(config: Any, length: int) -> Tensor:
+def one_sequence(config: Any, length: int) -> Tensor:
+    """Zeros that a model of this config takes: ids (1, n), or numbers (1, n, channels)."""
     channels = config.trunk.embedding.channels
     if channels is None:
         return torch.zeros(1, length, dtype=torch.long)
@@ -96,15 +97,13 @@ def _two_sided(config: Any) -> bool:
     return isinstance(getattr(config, "trunk", None), EncoderDecoder)
 
 
-def _run(model: Any, config: Any, one: Tensor) -> None:
-    if isinstance(config, Matcher):
-        model(one, one)
-    elif _two_sided(config):
-        model(one, source=one)
-    else:
-        model(one)
+def run_once(model: Any, config: Any, one: Tensor) -> Any:
+    """A forward pass over rows; of a matcher or a two-sided model over pairs of the same."""
     if isinstance(config, Electra):  # its generator runs besides
-        model.fill(one)
+        return model(one), model.fill(one)
+    if isinstance(config, Matcher):
+        return model(one, one)
+    return model(one, source=one) if _two_sided(config) else model(one)
 
 
 def _attention(q: Any, k: Any, v: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:

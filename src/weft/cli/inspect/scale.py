@@ -37,6 +37,7 @@ def plan(
     """
     import dataclasses
 
+    from weft.arena.analysis.activations import activation_bytes
     from weft.arena.analysis.flops import forward_flops
     from weft.arena.experiment.runs import model_of
     from weft.arena.experiment.settings import read_settings
@@ -44,15 +45,20 @@ def plan(
 
     experiment = read_settings(settings, list(change or [])).experiment
     training, length = experiment.training, experiment.task.length
-    config = model_of(experiment)
+    config, ways = model_of(experiment), _mesh(mesh, training.mesh)
+    rows = max(1, training.batch // (ways.readers * training.accumulate))
+    activations = activation_bytes(
+        config, length, rows, precision=training.precision, tp=ways.tp, cp=ways.cp
+    )
     found = planned(
         config,
-        _mesh(mesh, training.mesh),
+        ways,
         rows=training.batch,
         length=length,
         precision=training.precision,
         accumulate=training.accumulate,
         flops=forward_flops(config, length),
+        activations=activations,
     )
     if as_json:
         typer.echo(json.dumps({**dataclasses.asdict(found), "kept_bytes": found.kept_bytes}))

@@ -30,7 +30,7 @@ from weft.layers.outputs import TokenLoss
 from weft.layers.padding import left_align, real_tokens, restore
 from weft.mixers.base import Mixer
 from weft.models.trunks.encoder import Trunk
-from weft.scale.context.bill import Bill
+from weft.scale.context.bill import Bill, nothing
 from weft.scale.context.exchange import Exchange, Sent
 from weft.scale.context.shards import Balance, Shards
 from weft.scale.context.world import World
@@ -55,17 +55,19 @@ class ShardedForm(NamedTuple):
     mix: Mix  # (mixer, own tokens (b, n, c), given, world) -> (b, n, c)
     bill: Callable[[Any, Shards, int, int], Bill]  # (mixer, shards, batch, bytes of a number)
     contiguous: bool = True  # whether shards have to be single runs
+    # Bytes that a rank keeps for backward beside its share of what one device keeps.
+    held: Callable[[Any, Shards, int, int], int] = lambda *_: 0
 
 
 FAMILIES: dict[type[Mixer], ShardedForm] = {}
 
 
-def parallel(*kinds: type[Mixer], bill: Any, contiguous: bool = True) -> Callable[[Mix], Mix]:
+def parallel(*kinds: type[Mixer], bill: Any, **more: Any) -> Callable[[Mix], Mix]:
     """Register how modules of these classes, and those derived from them, mix on shards."""
 
     def add(mix: Mix) -> Mix:
         for kind in kinds:
-            FAMILIES[kind] = ShardedForm(mix, bill, contiguous)
+            FAMILIES[kind] = ShardedForm(mix, bill, **more)
         return mix
 
     return add
@@ -318,3 +320,15 @@ def refuse(model: nn.Module) -> None:
             raise Unsupported(
                 f"{name or type(module).__name__} cannot be split over ranks: {reason}"
             )
+
+
+def costs_of(model: nn.Module, shards: Shards, batch: int, itemsize: int) -> tuple[Bill, int]:
+    """What the mixers of a model send for one forward and backward pass, and keep of it."""
+    refuse(model)
+    bill, held = nothing(shards.ranks), 0
+    for mixer in model.modules():
+        if isinstance(mixer, Mixer):
+            family = family_of(mixer)
+            bill = bill + family.bill(mixer, shards, batch, itemsize)
+            held += family.held(mixer, shards, batch, itemsize)
+    return bill, held

@@ -5,6 +5,7 @@ A bias that is learned or depends on places is evaluated at the positions of the
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from torch import Tensor
@@ -18,7 +19,7 @@ from weft.patterns import Full, OffsetBlock, Pattern, ShiftedWindow
 from weft.scale.context.attention import attend
 from weft.scale.context.bill import Bill, attention_bill
 from weft.scale.context.families.tokens import heads, heads_bill
-from weft.scale.context.shards import Shards
+from weft.scale.context.shards import Shards, reading
 from weft.scale.context.split import Given, parallel
 from weft.scale.context.world import World
 
@@ -38,6 +39,19 @@ def _bill(mixer: Any, shards: Shards, batch: int, itemsize: int) -> Bill:
     return heads_bill(mixer, shards, batch, itemsize) + attention
 
 
+def _held(mixer: Any, shards: Shards, batch: int, itemsize: int) -> int:
+    """Keys that are fetched at once, and a copy of the own ones beside them."""
+    frame, pattern, rows = mixer.frame, pattern_of(mixer, shards.length), 0
+    each = Counter(pattern.head(a, frame.heads) for a in range(frame.heads))
+    for kind, heads_of_kind in each.items():
+        plan = reading(kind, shards)
+        fetched = max(map(len, plan.needs))
+        if fetched and (not plan.turns or bias_of(mixer) is not None):
+            keys = frame.kv_heads if len(each) == 1 else heads_of_kind
+            rows += keys * (shards.size + fetched)
+    return batch * rows * 2 * frame.head_dim * itemsize
+
+
 def pattern_of(mixer: Any, length: int) -> Pattern:
     """The pattern of a mixer over a sequence of this length."""
     if isinstance(mixer, AdaptiveSpanAttention):
@@ -54,7 +68,12 @@ def bias_of(mixer: Any) -> Bias | None:
     return mixer.positions.at if mixer.positions.biased else None
 
 
-@parallel(PatternAttention, AdaptiveSpanAttention, SwinAttention, bill=_bill, contiguous=False)
+@parallel(
+    *(PatternAttention, AdaptiveSpanAttention, SwinAttention),
+    bill=_bill,
+    contiguous=False,
+    held=_held,
+)
 def mix(mixer: Any, x: Tensor, given: Given, world: World) -> Tensor:
     """Attention over the keys that the pattern names on all ranks."""
     if isinstance(mixer, AdaptiveSpanAttention):
