@@ -14,9 +14,10 @@ RESULTS = Path(__file__).resolve().parents[1] / "results" / "cpu_passages.jsonl"
 
 def rows_of(folder: Path, condition: str) -> list[dict]:
     """The rows of a finished comparison, with the scores of trivial rules."""
-    rules = json.loads((folder / "baselines.json").read_text())
+    scores = json.loads((folder / "baselines.json").read_text())
+    rules = {f"rule: {name}": score for name, score in scores.items()}
     found = [row for row in read(folder / "rows.jsonl") if row["status"] == "done"]
-    return [{**row, "baselines": rules, "condition": condition} for row in found]
+    return [{**row, **rules, "condition": condition} for row in found]
 
 
 def main() -> None:

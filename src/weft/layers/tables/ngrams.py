@@ -4,7 +4,7 @@
 
 A byte alone says little; with the two before it it is a piece of a word. n-grams are too many for
 tables of their own, so each size n has `buckets` rows, and n-grams whose hashes agree share one.
-Before the first token stands a mark that is no token. E and T_n start as N(0, 1), so e has unit
+Places before the first token count as 0, ids as id + 1. E and T_n start as N(0, 1), so e has unit
 variance. Time O(n · sizes · c), parameters sizes · buckets · c.
 
 Paper: Pagnoni et al. 2024, Byte Latent Transformer, section 3.2.1, https://arxiv.org/abs/2412.09871
@@ -60,7 +60,7 @@ class NgramTables(nn.Module):
 
 
 def check_ngrams(config: Any) -> None:
-    """Refuse n-grams of an `Embedding` that has no plain table, and sizes that are none."""
+    """Refuse n-grams of an `Embedding` without a plain table, and sizes out of range."""
     sizes = config.ngrams
     if not sizes:
         return
