@@ -16,7 +16,18 @@ from weft.cli.inspect import mixers, pattern, plan, scale, tasks
 from weft.cli.interop import converting, exporting, importing
 from weft.cli.make import example_data, new, report
 from weft.cli.measure import bench
-from weft.cli.use import advise, evaluate, export, generate, predict, quantise, shift, tour
+from weft.cli.use import (
+    advise,
+    evaluate,
+    explain,
+    export,
+    generate,
+    predict,
+    probe,
+    quantise,
+    shift,
+    tour,
+)
 from weft.cli.verbs import App, Plugins, Verbs
 from weft.plugins import load_plugins
 
@@ -52,6 +63,8 @@ app.command("ablate")(ablate.ablate)
 app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command("shift")(shift.shift)
+app.command("explain")(explain.explain)
+app.command("probe")(probe.probe)
 app.command("predict")(predict.predict)
 app.command("show")(predict.show)
 app.command("generate")(generate.generate)

@@ -29,6 +29,8 @@ from weft.arena.tasks.table.streams import (
 )
 from weft.dna.fasta import is_fasta, read_fasta
 from weft.errors import WeftError
+from weft.models.usage.inputs import Reads, reads_of
+from weft.models.usage.multimodal import MultimodalInput
 from weft.models.usage.predict import (
     BATCH_TOKENS,
     CHUNK,
@@ -39,6 +41,7 @@ from weft.models.usage.predict import (
     usable,
 )
 from weft.models.usage.record import Usage
+from weft.pictures.files import SUFFIXES as PICTURES
 from weft.sound.files import ENDINGS as SOUNDS
 
 PREDICTION = "prediction"
@@ -73,19 +76,30 @@ class TextColumns:
     second: str | None
     global_text: str | None
     label: str | None
+    several: tuple[str, ...] = ()  # of rows of several kinds, instead
+    folder: Path = Path()  # of paths to sounds and pictures in the file
 
     @property
     def texts(self) -> list[str]:
         """The columns that must be there."""
+        if self.several:
+            return list(self.several)
         return [name for name in (self.text, self.second, self.global_text) if name]
 
 
-def columns_of(usage: Usage, **given: str | None) -> TextColumns:
-    """The columns of the training data, or those that are given instead."""
+def columns_of(usage: Usage, file: str = "", **given: str | None) -> TextColumns:
+    """The columns of the training data, or those that are given instead.
+
+    Paths to sounds and pictures are relative to the `file`, if it is a table.
+    """
     named = {**usage.columns, **{name: value for name, value in given.items() if value}}
     second = named.get("second", "second") if usage.is_pair else None
     lead = named.get("global_text")
-    return TextColumns(named.get("text", "text"), second, lead, named.get("label"))
+    reads = reads_of(usage)
+    several = reads.columns if isinstance(reads, MultimodalInput) else ()
+    folder = Path(file).parent if Path(file).suffix.lower() in STREAMS else Path()
+    label = named.get("label")
+    return TextColumns(named.get("text", "text"), second, lead, label, several, folder)
 
 
 def predictions(
@@ -93,10 +107,10 @@ def predictions(
 ) -> Iterator[dict[str, Any]]:
     """Each row of a stream with its prediction, in order."""
     usage, began = usable(model), time.perf_counter()
-    tally.kind = usage.kind
+    tally.kind, reads = usage.kind, reads_of(usage)
     if proba and usage.kind == "regress":
         raise WeftError("a regression predicts numbers; it has no probabilities: leave --proba out")
-    for chunk in _chunks(rows, columns, tally):
+    for chunk in _chunks(rows, columns, tally, reads):
         documents = [document for _, document in chunk if document is not None]
         scores = scores_of(model, documents, BATCH_TOKENS) if documents else None
         found = iter(_cells(scores, usage, proba) if scores is not None else ())
@@ -116,7 +130,7 @@ def _cells(scores: Any, usage: Usage, proba: bool) -> Iterator[dict[str, Any]]:
 
 
 def _chunks(
-    rows: Iterable[Any], columns: TextColumns, tally: Tally
+    rows: Iterable[Any], columns: TextColumns, tally: Tally, reads: Reads | None
 ) -> Iterator[list[tuple[dict[str, Any], Document | None]]]:
     """Rows with their documents, None where there is no text; in lists of bounded size."""
     chunk: list[tuple[dict[str, Any], Document | None]] = []
@@ -127,9 +141,9 @@ def _chunks(
             continue
         line, row = item
         try:
-            document = _document(row, columns)
+            document = _document(row, columns, reads)
             usable_rows, characters = usable_rows + 1, characters + document.characters
-        except ValueError as reason:
+        except (ValueError, WeftError) as reason:
             tally.refuse(f"line {line:,}: {reason}")
             document = None
         chunk.append((row, document))
@@ -140,14 +154,16 @@ def _chunks(
         yield chunk
 
 
-def _document(row: dict[str, Any], columns: TextColumns) -> Document:
-    found = [plain_text(row.get(name), name) for name in columns.texts]
-    names = [name for name in ("text", "second", "lead") if name == "text" or _has(columns, name)]
-    return Document(**dict(zip(names, found, strict=True)))
-
-
-def _has(columns: TextColumns, name: str) -> bool:
-    return bool(columns.second if name == "second" else columns.global_text)
+def _document(row: dict[str, Any], columns: TextColumns, reads: Reads | None) -> Document:
+    if columns.several and reads is not None:
+        return Document("", row=reads.row(row, columns.folder))
+    if reads is not None:
+        own = plain_text(row.get(columns.text), columns.text)
+        return Document("", row=reads.row(own, columns.folder))
+    second = plain_text(row.get(columns.second), columns.second) if columns.second else ""
+    lead = columns.global_text
+    text = plain_text(row.get(columns.text), columns.text)
+    return Document(text, second, plain_text(row.get(lead), lead) if lead else "")
 
 
 def _score(
@@ -178,7 +194,7 @@ def input_rows(
     """The kind of a file, and its rows; standard input and .txt are recognised by their start."""
     if is_fasta(Path(path)):
         return ".csv", _fasta_rows(Path(path), columns)
-    if Path(path).suffix.lower() in SOUNDS:
+    if Path(path).suffix.lower() in (*SOUNDS, *PICTURES):
         return ".csv", iter([(1, {columns.text: path})])
     kind = ".txt" if path == STDIN else kind_of(Path(path))
     if kind != ".txt":

@@ -15,7 +15,15 @@ from weft.config import config
 from weft.errors import WeftError
 from weft.layers.embedding import Embedding
 from weft.mixers import Frame
-from weft.models import Decoder, Encoder, EncoderDecoder, PerceiverIO, Stack, SwinTransformer
+from weft.models import (
+    Decoder,
+    Encoder,
+    EncoderDecoder,
+    MultimodalPerceiver,
+    PerceiverIO,
+    Stack,
+    SwinTransformer,
+)
 from weft.models.registry import ModelConfig
 from weft.models.stack.order import split
 from weft.objectives import Head
@@ -38,8 +46,8 @@ class Model:
 
     def __post_init__(self) -> None:
         if not isinstance(self.trunk, TRUNKS):
-            names = "encoder, decoder, funnel, power_bert, perceiver, swin_transformer or "
-            names += "encoder_decoder"
+            names = "encoder, decoder, funnel, power_bert, perceiver, multimodal_perceiver, "
+            names += "swin_transformer or encoder_decoder"
             raise WeftError(f"trunk is one of {names}; got {self.trunk.name}")
 
     @property
@@ -89,6 +97,11 @@ def _bound(trunk: Any, task: Any) -> Any:
     inputs = getattr(task, "inputs", None)  # of tasks whose rows are no ids
     if inputs is None:
         inputs = {"vocab": _at_least("embedding.vocab", trunk.embedding.vocab, task.vocab)}
+    if "modalities" in inputs and not isinstance(trunk, MultimodalPerceiver):
+        raise WeftError(
+            f"a task of several modalities is read by the trunk multimodal_perceiver, not by "
+            f"{trunk.name}: [model.trunk] name = 'multimodal_perceiver'"
+        )
     if isinstance(trunk, SwinTransformer):
         return trunk.bound(inputs, task.length)
     frame = trunk.frame if isinstance(trunk, PerceiverIO) else trunk.stack.frame

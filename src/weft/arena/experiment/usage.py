@@ -42,6 +42,8 @@ def usage_of(experiment: Experiment, model: Any, objective: Any, taken: set[str]
         marks_global=ruled and "is_global" in taken,
         marks={name: rule for name, rule in experiment.marks.items() if name in taken},
         events=getattr(task, "encoded_events", {}),
+        pictures=getattr(task, "coding_table", {}),
+        modalities=getattr(task, "reading_table", {}),
         settings=located(experiment).tables(),
         tokenizer=file,
     )

@@ -10,8 +10,10 @@ from weft.arena.tasks.key_value import KeyValue
 from weft.arena.tasks.key_value_uuid import KeyValueUuid
 from weft.arena.tasks.language import Language
 from weft.arena.tasks.listops.task import ListOps
+from weft.arena.tasks.multimodal.task import Multimodal
 from weft.arena.tasks.passages import Passages
 from weft.arena.tasks.pathfinder.task import Pathfinder, PathX
+from weft.arena.tasks.pictures.task import Pictures
 from weft.arena.tasks.pixels import Pixels
 from weft.arena.tasks.retrieval import Retrieval
 from weft.arena.tasks.reversal import Reversal
@@ -34,9 +36,11 @@ __all__ = [
     "Language",
     "ListOps",
     "LongPromoters",
+    "Multimodal",
     "Passages",
     "PathX",
     "Pathfinder",
+    "Pictures",
     "Pixels",
     "Promoters",
     "Retrieval",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 from zipfile import BadZipFile
 
 import numpy as np
@@ -26,6 +26,7 @@ from weft.arena.tasks.base import TASKS, Split, majority
 from weft.arena.tasks.display import as_picture
 from weft.arena.tasks.from_files import FromFiles
 from weft.errors import WeftError
+from weft.pictures.coding import PictureCoding
 
 SIDE = 32
 VERSION = 1
@@ -88,6 +89,12 @@ class Pixels(FromFiles):
     def palette(self) -> np.ndarray:
         """The colours (colours, 3), red, green and blue from 0 to 255."""
         return self._made()["palette"]
+
+    @property
+    def coding_table(self) -> dict[str, Any]:
+        """How pictures become tokens, for the model's record."""
+        size = {"height": self.size, "width": self.size}
+        return PictureCoding(form="palette", **size, palette=self.palette()).table()
 
     def baselines(self) -> dict[str, float]:
         """The most frequent class."""

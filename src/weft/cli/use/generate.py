@@ -26,8 +26,9 @@ def generate(
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=0, help="Added at most.")] = 200,
     temperature: Annotated[
-        float, typer.Option(min=0.0, help="0 takes the best token; higher is more random.")
-    ] = 0.0,
+        float | None,
+        typer.Option(min=0.0, help="0 takes the best token (text); 1 draws as learned (pictures)."),
+    ] = None,
     top_k: Annotated[int | None, typer.Option(min=1, help="Draw from the k best.")] = None,
     top_p: Annotated[
         float | None, typer.Option(help="Draw from the smallest set of this probability.")
@@ -42,6 +43,16 @@ def generate(
         list[str] | None, typer.Option(help="Text that ends a row; may be given several times.")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="For the same draws again.")] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Pictures drawn from nothing, of a model of pixels.")
+    ] = None,
+    complete: Annotated[
+        list[Path] | None, typer.Option(help="A picture whose lower part is drawn anew, thrice.")
+    ] = None,
+    given: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of its rows that the model is given.")
+    ] = 0.5,
+    out: Annotated[Path | None, typer.Option(help="PNG file of the pictures.")] = None,
     tokenizer: Tokenizer = None,
     native: Annotated[
         bool, typer.Option("--native/--torch", help="Decode in the native library, or in torch.")
@@ -49,18 +60,27 @@ def generate(
     device: DeviceOption = None,
     json: JsonRows = False,
 ) -> None:
-    """Continue prompts; text appears as it is written. Several prompts run in one batch."""
+    """Continue prompts; text appears as it is written. Several prompts run in one batch.
+
+    A model of pixels draws pictures instead: --samples 8, or --complete photo.png, and --out.
+    """
     from weft.generate import ByteText, Sampling, TokenizerText
 
-    prompts = _prompts(prompt or [], batch_file)
+    pictures = bool(samples or complete or out)
     sampling = Sampling(
-        temperature=temperature,
+        temperature=float(pictures) if temperature is None else temperature,
         top_k=top_k,
         top_p=top_p,
         min_p=min_p,
         repetition_penalty=repetition_penalty,
         seed=seed,
     )
+    if pictures:
+        from weft.use.draw import draw
+
+        model = _torch_model(run, native=native, device=device)
+        return typer.echo(draw(model, out, samples or 0, complete or [], given, sampling))
+    prompts = _prompts(prompt or [], batch_file)
     text = ByteText() if tokenizer is None else TokenizerText(tokenizer)
     model = _model(run, text, native=native, device=device)
     pieces = model.stream(
@@ -109,6 +129,10 @@ def _model(run: Path, text: TextCodec, *, native: bool, device: Device | None) -
     else:
         model = _torch_model(run, native=native, device=device)
         vocab = model.config.trunk.embedding.vocab
+    if getattr(getattr(model, "usage", None), "pictures", None):
+        raise WeftError(
+            f"{run} holds a model of pixels: give --samples 8 or --complete FILE, and --out"
+        )
     if vocab < text.vocab:
         raise WeftError(
             f"the model has {vocab} tokens and the text {text.vocab}; give the --tokenizer that "

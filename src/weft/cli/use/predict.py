@@ -97,7 +97,7 @@ def _predict_texts(
     from weft.use.writers import write_rows
 
     model = load(run, device_named(device.value if device else "auto"))
-    columns, tally = columns_of(usable(model), **named), Tally()
+    columns, tally = columns_of(usable(model), file, **named), Tally()
     kind, rows = input_rows(file, columns, encoding)
     found = predictions(model, rows, columns, tally, proba=proba)
     write_rows(found, out, output_kind(out, kind))

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -190,9 +191,13 @@ class Modalities(nn.Module):
     ) -> None:
         super().__init__()
         self.modalities = modalities
-        self.readers = nn.ModuleDict(
-            {each.name: encoder_of(each.name, encoders).build(each, dim) for each in modalities}
-        )
+        made = [encoder_of(each.name, encoders).build(each, dim) for each in modalities]
+        self.readers = nn.ModuleList(made)
+
+    def reader(self, name: str) -> ModalityReader:
+        """That of a modality."""
+        names = [each.name for each in self.modalities]
+        return cast(ModalityReader, self.readers[names.index(name)])
 
     def forward(self, x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """`valid` (b, total) is True at values that are there."""
@@ -208,7 +213,7 @@ class Modalities(nn.Module):
         masks = [None] * len(sizes) if valid is None else valid.split(sizes, dim=1)
         found = [
             reader(part, mask)
-            for reader, part, mask in zip(self.readers.values(), parts, masks, strict=True)
+            for reader, part, mask in zip(self.readers, parts, masks, strict=True)
         ]
         embedded = torch.cat([e for e, _ in found], dim=1)
         if valid is None:

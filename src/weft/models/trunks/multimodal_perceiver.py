@@ -27,7 +27,6 @@ from weft.layers.fronts.modality import (
     Modalities,
     Modality,
     ModalityEncoder,
-    ModalityReader,
     encoder_of,
     pack,
 )
@@ -40,18 +39,13 @@ from weft.models.trunks.perceiver_io import PerceiverIO, PerceiverIOModule
 class MultimodalPerceiver(PerceiverIO):
     """Latents that read several modalities."""
 
-    embedding: Embedding = field(default_factory=Embedding)  # unused: modalities embed themselves
+    embedding: Embedding = field(init=False, default_factory=Embedding)  # modalities embed
     modalities: tuple[Modality, ...] = ()  # None yet: those of a task
     encoders: tuple[ModalityEncoder, ...] = ()  # of modalities by name; the others: the defaults
     asked: tuple[str, ...] = ()  # modalities whose elements are the queries
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.embedding != Embedding():
-            raise WeftError(
-                "modalities embed themselves: leave out embedding, and say bands= and patch= of "
-                f"each encoder; got {self.embedding}"
-            )
         names = [each.name for each in self.modalities]
         if len(set(names)) < len(names):
             raise WeftError(f"modalities have different names; got {names}")
@@ -111,11 +105,9 @@ class MultimodalPerceiverModule(PerceiverIOModule):
         """Learned ones, or those of the elements that are asked for: (o, c)."""
         if not self.config.asked:
             return super().own_queries()
-        readers = self.embedding.readers
-        return torch.cat([cast(ModalityReader, readers[n]).placed() for n in self.config.asked])
+        return torch.cat([self.embedding.reader(name).placed() for name in self.config.asked])
 
     def split(self, y: Tensor) -> dict[str, Tensor]:
         """Outputs (b, o, c) of elements by modality: (b, elements, c) each."""
-        readers = self.embedding.readers
-        sizes = [cast(ModalityReader, readers[name]).elements for name in self.config.asked]
+        sizes = [self.embedding.reader(name).elements for name in self.config.asked]
         return dict(zip(self.config.asked, y.split(sizes, dim=1), strict=True))

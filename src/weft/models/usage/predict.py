@@ -20,7 +20,7 @@ from torch import Tensor
 
 from weft.errors import WeftError
 from weft.generate.text import tokenizer_of
-from weft.models.usage.inputs import input_of, rows_of
+from weft.models.usage.inputs import reads_of
 from weft.models.usage.mark_rules import Rules, marks_by, read_rules
 from weft.models.usage.record import Label, Usage
 from weft.models.usage.texts import encode, global_spans, with_lead
@@ -38,11 +38,13 @@ class Document:
     text: str
     second: str = ""
     lead: str = ""
+    row: np.ndarray | None = None  # the inputs, where they are not text
 
     @property
     def characters(self) -> int:
         """Of all its texts."""
-        return len(self.text) + len(self.second) + len(self.lead)
+        own = 0 if self.row is None else len(self.row)
+        return own + len(self.text) + len(self.second) + len(self.lead)
 
 
 class Predicts:
@@ -84,7 +86,7 @@ def usable(model: Any) -> Usage:
             "this model reads events of clients, not texts: weft predict RUN --events FILE, or "
             "weft.predict_events(model, FILE)"
         )
-    if usage.tokens == "none":
+    if usage.tokens == "none" and reads_of(usage) is None:
         raise WeftError(
             f"the task {usage.task!r} is not made of text; call the model with ids: model(ids)"
         )
@@ -93,6 +95,13 @@ def usable(model: Any) -> Usage:
 
 def document(given: Any, usage: Usage, where: str) -> Document:
     """A document from a string, a pair or a mapping of columns."""
+    if (reads := reads_of(usage)) is not None:
+        if isinstance(given, Mapping) and not usage.modalities:
+            given = given.get(usage.columns.get("text", "text"), "")
+        try:
+            return Document("", row=reads.row(given))
+        except WeftError as cause:
+            raise WeftError(f"{where}: {cause}") from cause
     names = ["text", *(("second",) if usage.is_pair else ())]
     names += ["global_text"] if "global_text" in usage.columns else []
     if isinstance(given, Mapping):
@@ -148,7 +157,11 @@ def answers(scores: np.ndarray, usage: Usage, proba: bool) -> list[Any]:
 def scores_of(model: Any, documents: Sequence[Document], batch_tokens: int) -> np.ndarray:
     """The scores (n, classes) of a chunk, float32."""
     usage = model.usage
-    sides = [_encoded([(each.lead, each.text) for each in documents], usage)]
+    made = [each.row for each in documents if each.row is not None]
+    if made:  # they are not text
+        sides: Any = [([row[: usage.length] if usage.length else row for row in made], None)]
+    else:
+        sides = [_encoded([(each.lead, each.text) for each in documents], usage)]
     if usage.is_pair:
         sides.append(_encoded([("", each.second) for each in documents], usage))
     lengths = np.max([[len(ids) for ids in rows] for rows, _ in sides], axis=0)
@@ -200,9 +213,6 @@ def _encoded(
     pairs: Sequence[tuple[str, str]], usage: Usage
 ) -> tuple[list[np.ndarray], list[np.ndarray] | None]:
     """Ids of the texts behind their leads, cut to the length, and which of them are global."""
-    if (reads := input_of(usage.tokens)) is not None:
-        rows = rows_of([text for _, text in pairs], reads)
-        return [row[: usage.length] if usage.length else row for row in rows], None
     tokenizer = None if usage.tokenizer is None else _cached_tokenizer(usage.tokenizer)
     texts = [with_lead(lead, text) for lead, text in pairs]
     spans = None
@@ -241,6 +251,9 @@ def _padded(
     ids = torch.nn.utils.rnn.pad_sequence(chosen, batch_first=True)
     sizes = torch.tensor([len(row) for row in chosen])
     real = torch.arange(ids.shape[1]) < sizes[:, None]  # (b, n)
+    if ids.is_floating_point():  # NaN lacks
+        real &= ~ids.isnan().any(-1) if ids.dim() == 3 else ~ids.isnan()
+        ids = ids.nan_to_num(0.0)
     found: dict[str, Any] = {"ids": ids, "valid": None if bool(real.all()) else real}
     given = {}
     if marks is not None:

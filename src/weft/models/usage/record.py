@@ -5,6 +5,8 @@
     tokens      how text becomes ids: "bytes", "tokenizer.json", or "none": the task is not text
     columns     the names that the texts had in the training data
     events      of tasks made of events: their columns and how each is encoded
+    pictures    of tasks made of pictures: their size, form and palette
+    modalities  of tasks of several kinds of columns: which, and how each is read
     settings    of the experiment, as a settings file has them
 
 A folder of weft 0.1.0 has no such file: its model loads, and predicts from ids alone.
@@ -45,6 +47,8 @@ class Usage:
     marks_global: bool = False  # whether the model takes `is_global`
     marks: dict[str, str] = field(default_factory=dict)  # rules by mark (mark_rules.py)
     events: dict[str, Any] = field(default_factory=dict)  # weft.events.encoders reads it
+    pictures: dict[str, Any] = field(default_factory=dict)  # weft.pictures.coding reads it
+    modalities: dict[str, Any] = field(default_factory=dict)  # models.usage.multimodal reads it
     settings: dict[str, Any] = field(default_factory=dict)
     weft: str = __version__  # the version that trained it
     tokenizer: str | None = None  # the text of tokenizer.json

@@ -10,10 +10,8 @@ would be a test of memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,8 +21,7 @@ from weft.arena.tasks import readers
 from weft.arena.tasks.base import SPLITS, TASKS, Split
 from weft.arena.tasks.sound.base import SoundTask
 from weft.arena.tasks.sound.examples import Recordings, joined
-from weft.arena.tasks.table.splits import given_splits, made_splits
-from weft.arena.tasks.table.streams import Bad, stream_table
+from weft.arena.tasks.table.listed import Shares, check_shares, listed_rows, listing
 from weft.errors import WeftError
 from weft.sound.inputs import SoundInput
 
@@ -57,9 +54,7 @@ class Sounds(SoundTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("valid_share", "test_share"):
-            if not 0.0 < getattr(self, name) < 0.5:
-                raise WeftError(f"{name} is above 0 and below 0.5; got {getattr(self, name)}")
+        check_shares(self)
 
     @property
     def listed(self) -> Listed:
@@ -69,7 +64,7 @@ class Sounds(SoundTask):
         if not Path(self.data).is_file():
             raise WeftError(f"there is no file {self.data!r}; give a table of files and labels")
         columns = (self.file, self.label, self.split)
-        shares = (self.test_share, self.valid_share, self.seed)
+        shares = Shares(self.test_share, self.valid_share, self.seed)
         return _listed(tuple(readers.stamp(Path(self.data))), columns, self.reading, shares)
 
     @property
@@ -100,50 +95,18 @@ class Sounds(SoundTask):
 
 @lru_cache(maxsize=4)
 def _listed(
-    stamp: tuple,
-    columns: tuple[str, str, str | None],
-    reading: SoundInput,
-    shares: tuple[float, float, int],
+    stamp: tuple, columns: tuple[str, str, str | None], reading: SoundInput, shares: Shares
 ) -> Listed:
-    path = Path(stamp[0])
-    parts, labels, splits, lines = [], [], [], []
-    for line, file, label, split in _rows(path, *columns):
+    path, (file, label, split) = Path(stamp[0]), columns
+    parts, labels, splits, places = [], [], [], []
+    for where, row in listed_rows(path, [file, label], [split] if split else []):
         try:
-            parts.append(reading.read(path.parent / file))
+            parts.append(reading.read(path.parent / row[file]))
         except WeftError as cause:
-            raise WeftError(f"{path.name}, line {line:,}: {cause}") from cause
-        labels.append(label)
-        splits.append(split)
-        lines.append(line)
-    names = tuple(sorted(set(labels)))
-    if len(names) < 2:
-        raise WeftError(f"a task needs sounds of two classes or more; {path.name} has {names}")
-    numbers = np.array([names.index(label) for label in labels], dtype=np.int64)
-    test_share, valid_share, seed = shares
-    salt = seed.to_bytes(16, "little", signed=True)
-    keys = [blake2b(part.tobytes(), digest_size=12, salt=salt).digest() for part in parts]
-    if columns[2]:
-        found = given_splits(splits, keys, [f"{path.name}, line {line:,}" for line in lines])
-    else:
-        found = made_splits(keys, numbers, {"test": test_share, "valid": valid_share})
-    for place, split in enumerate(SPLITS):
-        if not (found == place).any():
-            raise WeftError(f"the split {split} has no sounds; got {len(parts)} in all")
-    digest = blake2b(b"".join(keys), digest_size=8).hexdigest()
-    return Listed(joined(parts, numbers), names, found, digest)
-
-
-def _rows(
-    path: Path, file: str, label: str, split: str | None
-) -> Iterator[tuple[int, str, str, str]]:
-    """Line, file, label and split of each row."""
-    columns = [name for name in (file, label, split) if name]
-    for item in stream_table(path, columns):
-        if isinstance(item, Bad):
-            raise WeftError(f"{item}; repair the row or leave it out")
-        line, row = item
-        own = {name: "" if row[name] is None else str(row[name]).strip() for name in columns}
-        for name in (file, label):
-            if not own[name]:
-                raise WeftError(f"{path.name}, line {line:,}: nothing in {name!r}; leave it out")
-        yield line, own[file], own[label], own[split] if split else ""
+            raise WeftError(f"{where}: {cause}") from cause
+        labels.append(row[label])
+        splits.append(row[split] if split else "")
+        places.append(where)
+    contents = [part.tobytes() for part in parts]
+    found = listing(contents, labels, splits if split else None, places, shares, "sounds")
+    return Listed(joined(parts, found.labels), found.names, found.splits, found.digest)
