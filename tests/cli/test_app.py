@@ -130,3 +130,16 @@ def test_the_escape_bytes_of_a_message_are_shown():
     assert done.exit_code == 1
     assert "\x1b" not in done.output
     assert r"\x1b[31mred" in done.output
+
+
+def test_a_reader_that_stops_is_no_error():
+    """`weft tasks | head -1`: the rest is not wanted. Seen to fail: "a pipe cannot be used"."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "weft", "tasks"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdout.close()
+        said = process.stderr.read().decode()
+        process.stderr.close()
+        assert process.wait() != 0
+    assert "error" not in said
+    assert "Traceback" not in said

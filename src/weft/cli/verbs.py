@@ -32,7 +32,8 @@ class Verbs(TyperGroup):
         except WeftError as error:
             _refuse(str(error))
         except OSError as error:
-            if error.errno is None:  # not the system's
+            unread = isinstance(error, BrokenPipeError) and error.filename is None
+            if error.errno is None or unread:  # not the system's; `| head` has seen enough
                 raise
             _refuse(_in_words(error))
 

@@ -46,11 +46,11 @@ embedding.positions = "none"
 frame.positions = "rope"
 
 [training]
-steps = 150
+steps = 400
 batch = 16
-lr = 5e-3
+lr = 1e-2
 warmup = 15
-evaluate_every = 75
+evaluate_every = 200
 """
 
 
@@ -72,12 +72,17 @@ def write_example_data(folder: str | Path = ".") -> list[Path]:
 
 def _reviews(count: int, seed: int) -> list[dict[str, str]]:
     draw = random.Random(seed)
-    rows = []
-    for _ in range(count):
+    rows: list[dict[str, str]] = []
+    seen: set[str] = set()
+    while len(rows) < count:
         stars = draw.choice(list(_SAID))
         said = [*draw.sample(_SAID[stars], 2), *draw.choices(_NEUTRAL, k=draw.randint(1, 4))]
         draw.shuffle(said)
-        rows.append({"book": f"book {draw.randint(1, 60)}", "body": " ".join(said), "stars": stars})
+        body = " ".join(said)
+        if body in seen:  # books that share a text could not be split
+            continue
+        seen.add(body)
+        rows.append({"book": f"book {draw.randint(1, 60)}", "body": body, "stars": stars})
     return rows
 
 

@@ -104,7 +104,8 @@ def _prepare(wanted: Wanted, making: Making, stamps: tuple[Any, ...]) -> Prepare
     labels = tenths(rows.labels) if wanted.number else class_numbers(rows.labels, names)
     keys = text_keys(rows.texts, rows.seconds, making.seed)
     together = joined(keys, rows.groups) if rows.groups else keys
-    splits, given = _splits(together, labels, rows.splits, making)
+    units = "groups, counting those that share a text as one" if rows.groups else "texts"
+    splits, given = _splits(together, labels, rows.splits, making, units)
     repeated, conflicts = repeats(keys, labels)
     numbers = standard(np.array(rows.labels, dtype=np.float64), splits) if wanted.number else None
     return Prepared(
@@ -141,6 +142,7 @@ def _splits(
     labels: np.ndarray,
     written: list[Split | None],
     making: Making,
+    units: str,
 ) -> tuple[np.ndarray, tuple[Split, ...]]:
     """The split of each row, and which splits were given."""
     given: tuple[Split, ...] = tuple(split for split in SPLITS if split in written)
@@ -155,8 +157,8 @@ def _splits(
     for place, split in enumerate(SPLITS):
         if not (splits == place).any():
             raise WeftError(
-                f"there is no row for {split}: {len(keys):,} rows of {len(set(keys)):,} texts; a "
-                "table has at least some of each class, or names its splits by split=, "
+                f"there is no row for {split}: {len(keys):,} rows of {len(set(keys)):,} {units}; "
+                "a table has at least some of each class, or names its splits by split=, "
                 "valid_file= and test_file="
             )
     return splits, given
