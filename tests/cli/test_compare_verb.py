@@ -138,3 +138,13 @@ def test_the_verbs_load_no_torch_until_they_run():
     program = "import sys, weft.cli; print('torch' in sys.modules, 'numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.split() == ["False", "False"], done.stderr
+
+
+def test_torchrun_is_told_what_to_do(planned, tmp_path, monkeypatch):
+    """Each of its processes would train the whole grid in one folder."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    done = run(
+        app, ["compare", "--task", "listops", "--mixers", "full", "--out", str(tmp_path / "runs")]
+    )
+    assert done.exit_code == 1
+    assert "call weft without torchrun" in " ".join(done.output.split())

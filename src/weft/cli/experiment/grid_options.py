@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
+from weft.errors import WeftError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -49,7 +51,14 @@ def options(
 ) -> GridOptions:
     """How the grid is run; memory in gigabytes."""
     from weft.arena.grid.compare import GridOptions
+    from weft.scale.mesh import processes
 
+    if processes() > 1:
+        raise WeftError(
+            f"torchrun started {processes()} processes, and each would train the whole grid: call "
+            "weft without torchrun, and take --jobs N or --engine ray for several trainings at a "
+            "time. One training over several devices is torchrun ... -m weft train"
+        )
     limit = None if memory_limit is None else int(memory_limit * 2**30)
     where = {"engine": engine, "address": address}
     given = {"jobs": jobs, "cell_minutes": cell_minutes, "memory_limit": limit, "retry": retry}
