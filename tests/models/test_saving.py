@@ -276,3 +276,11 @@ def test_every_mixer_can_be_planned_without_memory(mixer):
     }
     assert all(tensor.is_meta for tensor in planned.values())
     assert model(ids(1, 20)).isfinite().all()
+
+
+def test_a_training_without_a_model_is_told_from_a_folder_of_others(tmp_path):
+    with pytest.raises(WeftError, match="is not a saved model"):
+        load(tmp_path)
+    (tmp_path / "experiment.json").write_text("{}")
+    with pytest.raises(WeftError, match="has not come to its first evaluation"):
+        load(tmp_path)

@@ -109,6 +109,11 @@ def model_folder(run: str | Path) -> Path:
         if chosen not in ("best", "last"):  # nothing outside of the run
             raise WeftError(f"{run / 'done.json'}: model is 'best' or 'last'; got {chosen!r}")
     if not (run / chosen).is_dir():
+        if (run / "experiment.json").is_file():
+            raise WeftError(
+                f"the training in {run} has no model yet: it has not come to its first evaluation. "
+                "The command that began it goes on where it stopped"
+            )
         raise WeftError(
             f"{run} is not a saved model: it has no config.json; nor is it a run that has "
             "saved one yet (best/)"

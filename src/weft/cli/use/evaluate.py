@@ -39,9 +39,9 @@ def evaluate(
     from weft.use.show import score_lines
 
     experiment = read_experiment(run)
+    model = load(run, device_named(device.value if device else "auto"))
     if not (run / "done.json").is_file():
         typer.echo("this training is not finished: its best model so far is scored", err=True)
-    model = load(run, device_named(device.value if device else "auto"))
     if exit_ is not None:
         from weft.arena.analysis.exits import exit_score
 
