@@ -456,8 +456,8 @@ def demo_sections(rows: list[dict[str, Any]] | None) -> dict[str, str]:
     at = rows[0]
     rules = {name[6:]: score for name, score in at.items() if name.startswith("rule: ")}
     lines = [
-        f"{at['data']}; {at['device_name']}, {at['threads']} threads, torch {at['torch']}, "
-        f"{at['date'][:10]}, one seed. {at['condition']}",
+        f"{at['data'][0].upper()}{at['data'][1:]}; {at['device_name']}, {at['threads']} threads, "
+        f"torch {at['torch']}, {at['date'][:10]}, one seed. {at['condition']}",
         "",
         "| mechanism | accuracy | updates | updates a second, to dense | parameters |",
         "|---|---:|---:|---:|---:|",
