@@ -271,6 +271,16 @@ def test_imbalance_is_pointed_out(table):
     assert "IMBALANCE  '0' is 90.0%" in describe(table(two, stem="two"))
 
 
+def test_many_numbers_as_classes_are_pointed_out(table):
+    hint = "number=True (--number) predicts the number itself"
+    prices = [(i, f"text {i}", i % 9 + 0.5) for i in range(200)]
+    assert hint in describe(table(prices, stem="prices"))
+    assert hint not in describe(table([(i, t, p % 5) for i, t, p in prices], stem="few"))
+    named = [(i, text, f"shelf {price}") for i, text, price in prices]
+    assert hint not in describe(table(named, stem="named"))
+    assert hint not in describe(table(prices, stem="prices", number=True))
+
+
 def test_description_counts(table):
     task = table(length=100)
     sizes = np.array([len(body.encode()) for _, body, _ in reviews()])

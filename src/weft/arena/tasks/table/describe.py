@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 import numpy as np
 
 from weft.arena.tasks.base import SPLITS
@@ -14,6 +16,7 @@ from weft.arena.tasks.table.tokens import BYTES
 IMBALANCED = 2  # a class more than this many times its even share is pointed out,
 DOMINANT = 0.75  # and so is one with more than this share, which of two classes is all there can be
 MOST_SHOWN = 20  # classes that are listed
+MANY_NUMBERS = 8  # classes, all of them numbers, that may be meant as numbers
 
 
 def describe(task: Table) -> str:
@@ -110,7 +113,19 @@ def _classes(task: Table, found: Prepared) -> list[str]:
         lines.append(f"           {name}  {counts[place]:>8,}  {share:>6.1%}  {bar}")
     if len(counts) > MOST_SHOWN:
         lines.append(f"           and {len(counts) - MOST_SHOWN} smaller ones")
+    if len(counts) >= MANY_NUMBERS and all(map(_is_number, found.names)):
+        lines.append(
+            "           every class is a number; where their distances count, number=True "
+            "(--number) predicts the number itself"
+        )
     return lines
+
+
+def _is_number(name: str) -> bool:
+    try:
+        return isfinite(float(name))
+    except ValueError:
+        return False
 
 
 def _imbalance(task: Table, found: Prepared) -> list[str]:
