@@ -100,10 +100,12 @@ def trained(one: Stage, team: Team | None, steps: int = 3) -> dict[str, torch.Te
     return {name: tensor.clone() for name, tensor in named_tensors(model).items()}
 
 
-def same_weights(one: Stage, mesh: str, most: float = 1e-10) -> None:
+def same_weights(
+    one: Stage, mesh: str, most: float = 1e-10, *, spread_as: Stage | None = None
+) -> None:
     """A few updates on the mesh end in the weights of one process."""
     alone = trained(one, None)
-    spread = trained(one, team_of(mesh))
+    spread = trained(spread_as or one, team_of(mesh))
     if dist.get_rank():
         return
     assert alone.keys() == spread.keys()
@@ -118,6 +120,27 @@ def mixer(mesh: str, name: str, direction: str = "both", **changes) -> None:
 
 def feedforward(mesh: str, name: str) -> None:
     same_weights(stage(feedforward=FEEDS[name]), mesh)
+
+
+def rounding(mesh: str, precision: str, name: str = "full", feed: str = "dense") -> None:
+    """In less precision a mesh strays from float64 hardly farther than one process does."""
+    exact = trained(stage(name, FEEDS[feed]), None)
+    less = stage(name, FEEDS[feed], precision=precision)
+    alone, spread = trained(less, None), trained(less, team_of(mesh))
+
+    def far(found: dict[str, torch.Tensor]) -> float:
+        return max((found[each].double() - exact[each]).abs().max().item() for each in exact)
+
+    assert far(alone) > 0.0
+    assert far(spread) <= 3 * far(alone), (far(spread), far(alone))
+
+
+def compiled(mesh: str, name: str, direction: str = "both") -> None:
+    """Layers that torch.compile has rewritten, on a mesh, against plain ones on one device."""
+    causal = direction == "causal"
+    same_weights(
+        stage(name, causal=causal), mesh, spread_as=stage(name, causal=causal, compile=True)
+    )
 
 
 def parts(mesh: str, name: str = "dense") -> None:

@@ -27,6 +27,10 @@ SHORT = [
     "activations:dp_shard=2:full",
     "activations:cp=2:full",
     "activations:tp=2:full",
+    "mixer:cp=2:full:causal",
+    "rounding:cp=2:float32",
+    "rounding:tp=2:float32",
+    "rounding:dp_shard=2:float32",
     "annotated:tp=2",
     "refuses:tp=2:mixer:sru:states are channels of the model",
     "refuses:ep=2:feedforward:dense:this model has none",
@@ -47,6 +51,8 @@ PAIRS = [f"registry:{mesh}=2:{i}:{EVERY}" for mesh in AXES for i in range(EVERY)
 PAIRS += [f"feedforward:{mesh}=2:{name}" for mesh in ("dp_replicate", "dp_shard") for name in FEEDS]
 PAIRS += [f"feedforward:tp=2:{name}" for name in FEEDS if name != "gate"]
 PAIRS += [f"feedforward:ep=2:{name}" for name in ("moe", "switch", "gshard")]
+PAIRS += [f"rounding:{mesh}=2:bfloat16" for mesh in ("dp_replicate", *AXES)]
+PAIRS += ["rounding:dp_replicate=2:float32", "rounding:ep=2:float32:full:moe"]
 PAIRS += [f"feedforward:cp=2:{name}" for name in ("glu", "chunked", "sparse", "moe")]
 FOURS = [
     "mixer:dp_shard=2,tp=2:full",

@@ -131,12 +131,14 @@ def plan(
             chosen = getattr(module.config, "top", 2 if module.config.name == "gshard" else 1)
             sent["ep"] += 4 * _part(mesh.ep, chosen * activation)
     if mesh.cp > 1:
+        from weft.scale.context.balance import balance_for
         from weft.scale.context.split import costs_of
 
         if mesh.tp > 1:
             with torch.device("meta"):
                 split_shapes(model, mesh.tp)
-        bill, held = costs_of(model, Shards(length, mesh.cp), own_rows, wire)
+        balance = balance_for(model, mesh.cp) if mesh.balance == "auto" else mesh.balance
+        bill, held = costs_of(model, Shards(length, mesh.cp, balance), own_rows, wire)
         sent["cp"] = int((bill.forward + bill.backward).max())
         if activations is not None:
             activations = -(-activations // mesh.cp) + held // accumulate

@@ -13,9 +13,10 @@ read the same rows.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from weft.config import config
 from weft.errors import WeftError
@@ -37,6 +38,8 @@ class Mesh:
     tp: int = 1
     cp: int = 1
     ep: int = 1
+    # Of cp: one run of a sequence per rank, or two; "auto": as the patterns of the model say.
+    balance: Literal["auto", "none", "head_tail"] = "auto"
 
     def __post_init__(self) -> None:
         for name in AXES:
@@ -46,6 +49,8 @@ class Mesh:
                     f"{name} counts ways to split, at least 1 (dp_replicate or dp_shard may be "
                     f"-1: what is left); got {name}={ways}"
                 )
+        if self.balance not in ("auto", "none", "head_tail"):
+            raise WeftError(f"balance is 'auto', 'none' or 'head_tail'; got {self.balance!r}")
         if self.dp_replicate == self.dp_shard == REST:
             raise WeftError("one of dp_replicate and dp_shard may be -1; got both")
 
@@ -69,7 +74,8 @@ class Mesh:
         known = prod(ways for ways in self.sizes if ways != REST)
         sizes = dict(zip(AXES, self.sizes, strict=True))
         if REST in self.sizes and processes % known == 0:
-            return Mesh(**{k: processes // known if v == REST else v for k, v in sizes.items()})
+            rest = {name: processes // known for name, ways in sizes.items() if ways == REST}
+            return dataclasses.replace(self, **rest)
         if known == processes and REST not in self.sizes:
             return self
         shown = " · ".join(f"{name}={ways}" for name, ways in sizes.items() if ways != 1) or "1"

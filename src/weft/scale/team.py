@@ -14,7 +14,7 @@ import hashlib
 import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -98,6 +98,7 @@ class Team(Alone):
         # torch notes there which of its collectives could be merged.
         logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
         self.mesh = mesh.build(device.type)
+        self.balance: Literal["auto", "none", "head_tail"] = mesh.balance
         self.sizes = dict(zip(self.mesh.mesh_dim_names or (), self.mesh.shape, strict=True))
         self.device = device
         self.main = dist.get_rank() == 0
@@ -180,8 +181,11 @@ class Team(Alone):
             split_experts(model, self.mesh["ep"])
         if self.sizes["cp"] > 1:
             from weft.scale.context import split
+            from weft.scale.context.balance import balance_for
 
-            split(model, self.mesh["cp"].get_group())
+            own = self.balance
+            balance = balance_for(model, self.sizes["cp"]) if own == "auto" else own
+            split(model, self.mesh["cp"].get_group(), balance=balance)
         if self.data_ranks * self.copies > 1:
             own, of_rows = Group(self.readers.get_group()), Group(self.data.get_group())
             for module in model.modules():

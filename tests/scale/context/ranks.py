@@ -251,7 +251,7 @@ def model(case: dict[str, Any], skip: int | None = None) -> dict[str, Any]:
     """A model with its loss: split against unsplit, whole batches in, gradients averaged.
 
     settings (of a model config), lengths, padding (where: "left" or "right"), compiled, source
-    (tokens of an encoder-decoder's source)
+    (tokens of an encoder-decoder's source), balance
     """
     import copy
 
@@ -271,7 +271,7 @@ def model(case: dict[str, Any], skip: int | None = None) -> dict[str, Any]:
     source = torch.randint(0, 11, (3, case["source"])) if "source" in case else None
     whole = copy.deepcopy(built)
     loss_of(whole, ids, valid, source).backward()
-    group = split(built)
+    group = split(built, balance=case.get("balance", "none"))
     leave_out(group.link, skip)
     run = torch.compile(built, backend="eager") if case.get("compiled") else built
     loss = loss_of(run, ids, valid, source)

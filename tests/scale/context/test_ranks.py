@@ -91,6 +91,15 @@ SIDES = {
 }
 BOTH = {"name": "language_model", "trunk": {"name": "encoder_decoder", **SIDES}}
 MODELS.append({"settings": BOTH, "n": LENGTH, "source": 38})
+EVEN = {"balance": "head_tail", "n": LENGTH}
+MODELS.append({"settings": BOTH, "source": 38, **EVEN})
+MODELS.append({"settings": language_model("full", "learned"), "compiled": True, **EVEN})
+MODELS.append(
+    {
+        "settings": language_model("full", "none", "rope"),
+        **{"lengths": [37, 20, 3], "padding": "left", **EVEN},
+    }
+)
 MODELS = [{"check": "model", **each} for each in MODELS]
 DROPPED = [
     {"check": "dropout", "dropout": 0.3, **case(mixer, True)}

@@ -45,7 +45,7 @@ def activation_bytes(
             model = model.to(dtype)
             one = one_sequence(config, length)
             one = one.to(dtype) if one.is_floating_point() else one
-            with replaced(_fused), _Fused():
+            with replaced(_fused), _TorchAttention():
                 kept = _kept(model, lambda: _run(model, config, torch.cat([one] * rows), cp > 1))
         except (RuntimeError, NotImplementedError):  # torch's word for numbers of a meta tensor
             return None
@@ -82,7 +82,7 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, options: AttendOpt
     return (out, lse) if options.lse else out
 
 
-class _Fused(TorchFunctionMode):
+class _TorchAttention(TorchFunctionMode):
     """torch's own attention keeps the same, where it runs as one kernel."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -24,6 +24,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from weft.errors import Unsupported, WeftError
+from weft.kernels.planner.context import outside_graphs
 from weft.layers.embedding import Embedder
 from weft.layers.marks import Marks, moved
 from weft.layers.outputs import TokenLoss
@@ -112,7 +113,8 @@ class SequenceSplit:
 
     def shards(self, length: int) -> Shards:
         """How a sequence of this length is split."""
-        return Shards(length, self.link.ranks, self.balance)
+        few = length < 2 * self.link.ranks  # too few for two runs each
+        return Shards(length, self.link.ranks, "none" if few else self.balance)
 
     def cut(self, x: Tensor, *, fill: Any = 0, context: bool = False) -> Tensor:
         """The own part of x (b, n, ...), `fill` where a shard is shorter than others.
@@ -252,6 +254,7 @@ class SequenceSplit:
         given |= {"context": context, "context_valid": context_valid, "marks": marks or None}
         return trunk.end(trunk.stack(entered, **given), valid)[1], order
 
+    @outside_graphs  # what ranks exchange is planned by the host
     def run(
         self,
         mixer: Mixer,

@@ -66,7 +66,7 @@ def view(
     plans = [reading(kind, shards) for kind, _ in kinds]
     sizes: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads or heads, "width": head_dim}
     bill = attention_bill(pattern, shards, **sizes, batch=batch, itemsize=itemsize)
-    pairs = sum((_pairs(kind, shards) * len(own) for kind, own in kinds), np.zeros(ranks))
+    pairs = sum((pairs_of(kind, shards) * len(own) for kind, own in kinds), np.zeros(ranks))
     return PatternView(
         shards,
         tuple(_rank(rank, shards, plans, pairs / pairs.sum(), bill) for rank in range(ranks)),
@@ -88,7 +88,7 @@ def _rank(rank: int, shards: Shards, plans: list[KeyPlan], pairs: Any, bill: Bil
     )
 
 
-def _pairs(pattern: Pattern, shards: Shards) -> Any:
+def pairs_of(pattern: Pattern, shards: Shards) -> Any:
     """Visible pairs of each rank, from the picture: exact where that is."""
     shares = picture.density(pattern, shards.length, _PIXELS)
     cell = -(-shards.length // len(shares))
