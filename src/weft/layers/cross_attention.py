@@ -87,5 +87,5 @@ class PoolByAttention(nn.Module):
 
     def forward(self, x: Tensor, *, valid: Tensor | None = None) -> Tensor:
         """`valid` (b, n) is True where a vector is real."""
-        seeds = self.seeds.expand(len(x), -1, -1)
+        seeds = self.seeds.expand(x.shape[0], -1, -1)
         return self.block(seeds, F.relu(self.before(x)), valid)

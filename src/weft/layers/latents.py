@@ -87,7 +87,7 @@ class Latents(nn.Module):
 
     def forward(self, x: Tensor, valid: Tensor | None = None, *, plain: bool = False) -> Tensor:
         """`valid` (b, n) is True where x is real."""
-        z = self.start.expand(len(x), -1, -1)  # (b, r, c)
+        z = self.start.expand(x.shape[0], -1, -1)  # (b, r, c)
         for repeat in range(self.repeats):
             own = min(repeat, 1)
             z = self.read[own](z, x, valid, plain=plain)

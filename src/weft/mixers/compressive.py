@@ -164,7 +164,7 @@ class CompressiveAttention(RelativeAttention):
             for short, past, new in zip(slots, kept, own, strict=True)
         )  # (b·s, g, m, d)
         mask = self.visible(size, count, memory, used, q.device)  # (s, a, m)
-        mask = mask.repeat(len(q), 1, 1)[:, None]  # (b·s, 1, a, m)
+        mask = mask.repeat(q.shape[0], 1, 1)[:, None]  # (b·s, 1, a, m)
         y = self.attend(cut(q, size, count), k, v, mask)  # (b·s, h, a, d)
         return y.unflatten(0, (-1, count)).transpose(1, 2).flatten(2, 3)[:, :, :n]
 

@@ -101,7 +101,7 @@ class MemoryCompressedAttention(AttentionMixer):
 
     def read(self, q: Tensor, slots_k: Tensor, slots_v: Tensor, mask: Tensor | None) -> Tensor:
         """The null slot and those (b, g, s, d) that the mask shows -> (b, h, n, d)."""
-        null_k, null_v = (x.expand(len(q), -1, -1, -1) for x in (self.null_k, self.null_v))
+        null_k, null_v = (x.expand(q.shape[0], -1, -1, -1) for x in (self.null_k, self.null_v))
         k = expand_heads(torch.cat((null_k, slots_k), 2), q.shape[1])
         v = expand_heads(torch.cat((null_v, slots_v), 2), q.shape[1])
         mask = mask if mask is None else F.pad(mask, (1, 0), value=True)

@@ -68,5 +68,5 @@ class InducedAttention(LatentMixer):
         self.spread = CrossAttention(*sizes)
 
     def latents_of(self, source: Tensor, real: Tensor | None, *, plain: bool) -> Tensor:
-        points = self.points.expand(len(source), -1, -1)
+        points = self.points.expand(source.shape[0], -1, -1)
         return self.gather(points, source, real, plain=plain)

@@ -92,7 +92,7 @@ class SwinAttention(AttentionMixer):
         n, heads = q.shape[2], q.shape[1]
         grid = self.config.grid(self.frame.layer, n)
         k, v = expand_heads(k, heads), expand_heads(v, heads)
-        b, (q, k, v) = len(q), (into_windows(x, grid) for x in (q, k, v))  # (b, u, h, w, d)
+        b, (q, k, v) = q.shape[0], (into_windows(x, grid) for x in (q, k, v))  # (b, u, h, w, d)
         added = self._added(grid, n, valid, q.dtype).expand(b, -1, -1, -1, -1)
         return from_windows(attend_windows(q, k, v, added, self.dropout), grid, n)
 

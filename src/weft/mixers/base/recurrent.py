@@ -103,7 +103,7 @@ class RecurrentMixer(Mixer):
         return cast(RecurrentCell, self.cells[direction])
 
     def _run(self, cell: RecurrentCell, x: Tensor) -> Tensor:
-        return cell(x, cell.start(len(x)))[0]
+        return cell(x, cell.start(x.shape[0]))[0]
 
     def reference(
         self,
@@ -155,6 +155,6 @@ def _reversed(x: Tensor, valid: Tensor | None) -> Tensor:
     """The order (b, n) that reverses the real tokens of each row; it is its own inverse."""
     index = torch.arange(x.shape[1], device=x.device)
     if valid is None:
-        return index.flip(0).expand(len(x), -1)
+        return index.flip(0).expand(x.shape[0], -1)
     length = valid.sum(1, keepdim=True)
     return torch.where(index < length, length - 1 - index, index)
