@@ -428,6 +428,7 @@ def result_sections() -> dict[Path, dict[str, str]]:
             )
         },
         DOCS / "demo.md": demo_sections(found.get("cpu_passages")),
+        DOCS / "how-to" / "use-my-model.md": {"onnx": onnx_list(found["onnx_survey"])},
         DOCS / "ablate.md": {"ablate_bytes": ablation(found.get("ablate_bytes"))},
     }
 
@@ -479,6 +480,20 @@ def demo_sections(rows: list[dict[str, Any]] | None) -> dict[str, str]:
         f"{dense['steps']:,}, {ratio:.1f} times as many."
     )
     return {"demo": "\n".join(lines), "demo_why": why}
+
+
+def onnx_list(rows: list[dict[str, Any]]) -> str:
+    """Which mechanisms have an ONNX graph, by their rows; the newest row of each counts."""
+    last = {row["mixer"]: row for row in rows}
+    lines = []
+    for kind, words in (
+        ("any length", "any length"),
+        ("one length", "one length, `--length N`"),
+        ("none", "none, refused or not written within two minutes"),
+    ):
+        names = sorted(name for name, row in last.items() if row["exports"] == kind)
+        lines.append(f"- {words}: {len(names)} of {len(last)}: {', '.join(names)}.")
+    return "\n".join(lines)
 
 
 def quantise_table(rows: list[dict[str, Any]]) -> str:

@@ -1,5 +1,7 @@
 """ONNX files: equal to the model by onnxruntime, for batches and lengths that were not traced."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,16 +11,16 @@ import weft
 from weft.cli import app
 from weft.errors import Unsupported, WeftError
 from weft.mixers import MIXERS
+from weft.rows import read
 
 pytest.importorskip("onnx", reason="export writes ONNX files")
 pytest.importorskip("onnxscript", reason="torch translates to ONNX by it")
 onnxruntime = pytest.importorskip("onnxruntime", reason="an exported file is run by it")
 from weft.use import export  # noqa: E402  # after the packages that it needs
 
-# What was found by exporting; of every other mechanism: equal, or refused in words.
-ANY = {"axial", "block_local", "full", "linear_transformer", "sliding_window"}
-FIXED = {"bigbird", "blockbert", "bp_transformer"}
-NEVER = {"adaptive_span", "brc"}
+# What the documents say: benchmarks/cases/onnx_survey.py.
+SURVEY = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "onnx_survey.jsonl"
+FOUND = {row["mixer"]: row["exports"] for row in read(SURVEY)}
 
 
 def classifier(name, length=300):
@@ -107,6 +109,8 @@ def test_each_mechanism_is_exported_or_refused(tmp_path, name):
             break
     assert (tmp_path / "a.onnx").exists() == bool(exported)
     assert all(name in reason or "differs from the model" in reason for reason in refused)
-    known = {None: ANY, 80: FIXED}
-    assert all(name not in names or length in exported for length, names in known.items())
-    assert name not in NEVER or not exported
+    assert exported == {"any length": {None}, "one length": {80}, "none": set()}[FOUND[name]]
+
+
+def test_the_survey_has_every_mechanism():
+    assert set(FOUND) == {name for name in MIXERS if MIXERS[name].__module__.startswith("weft.")}
