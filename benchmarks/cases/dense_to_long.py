@@ -14,6 +14,18 @@ starts of novels that training never sees. Parts, in this order; what is known a
     long       the converted model trained on long rows: the best mixes, one after another
     compiled   prefill of these mixes with compiled norms and feed-forwards, dense too
     dense      dense attention on long rows, every base times 16, trained on the same tokens
+
+The code is that of `weft convert`. On a GPU machine that takes few megabytes at a time and has
+torch 2.11 and Transformers 5.17, or later: write the files here (first line), send each part in a
+call of its own and copy it there to a folder W that stays (second line), then run everything in one
+call of ten minutes (the rest):
+
+    python benchmarks/cases/dense_to_long_data.py --model M.gguf --novels N.jsonl --out carry
+    mkdir -p W && cp carry/* W/
+    cat W/model.tar.* | tar x -C W && PYTHONPATH=src python benchmarks/cases/dense_to_long.py \\
+        --model W/model --tokens W/novels.npz --work W/states --seconds 540 --out "$OUT"
+
+A second call with the same --out and --work goes on: rows that are there are not measured again.
 """
 
 from __future__ import annotations
@@ -28,12 +40,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from weft.environment import environment
 from weft.interop.hf.dense_to_long.form import form_of, lengthen, set_form
 from weft.interop.hf.dense_to_long.losses import CausalLosses, bins_of, in_bins, loss_by_position
 from weft.interop.hf.dense_to_long.probe import by_layer, probe_layers
+from weft.interop.hf.dense_to_long.source import in_precision, read_original
 from weft.interop.hf.dense_to_long.speed import compile_between, prefill_cost
 from weft.interop.hf.dense_to_long.training import ContinuedTraining, continue_training
 from weft.rows import append, read
@@ -98,10 +111,9 @@ class Study(NamedTuple):
                 eos_token_id=None,
             ))  # fmt: skip
         else:
-            made = AutoModelForCausalLM.from_pretrained(self.told.model, dtype=torch.float32)
-        for parameter in made.parameters():  # buffers hold rotary frequencies: they stay float32
-            parameter.data = parameter.data.to(torch.bfloat16 if gpu else torch.float32)
-        made.tie_weights()
+            made = read_original(self.told.model, None, torch.float32).model
+        dtype = torch.bfloat16 if gpu else torch.float32
+        made = in_precision(made, dtype)
         return made.to(self.told.device).eval()
 
     def settings(self, length: int) -> ContinuedTraining:
