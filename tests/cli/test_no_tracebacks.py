@@ -132,6 +132,16 @@ def test_patterns(text):
     assert "\x1b" not in refused("pattern", "--length", "8", "--", text)
 
 
+def test_names_that_would_command_the_terminal(tmp_path):
+    """A sequence that sets the window's title: click itself takes colours out, where none are."""
+    folder = tmp_path / "a\x1b]0;title\x07"
+    folder.mkdir()
+    said = refused("show", folder)
+    assert "\\x1b]0;title\\x07" in said.replace("\n", "")
+    assert "\x1b" not in said
+    assert "\x07" not in said
+
+
 @pytest.mark.parametrize(
     "args",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from weft.errors import WeftError, at_least
 from weft.patterns.algebra import Pattern
-from weft.patterns.distances import rule_of, visible_in_closed_form
+from weft.patterns.closed_forms import grid_rule_of, visible_in_closed_form
 from weft.patterns.layout import layout
 from weft.patterns.lower import lower
 from weft.patterns.order import Order
@@ -41,18 +42,24 @@ def keeps(pattern: Pattern, positions: Ints, now: int) -> Bools:
 
 def kept(pattern: Pattern, n: int) -> int:
     """How many of n keys a query at position n or later can still read."""
-    if rule_of(pattern) is None:
+    rule = None if pattern.needs_length else grid_rule_of(pattern, None)
+    if rule is None or any(edge > n for edge in rule.rows):  # some later query is a chosen one
         parts = (np.arange(at, min(n, at + _AT_ONCE)) for at in range(0, n, _AT_ONCE))
         return sum(int(keeps(pattern, part, n).sum()) for part in parts)
-    # Of distances alone: if one key is kept, so are all after it. The first one is searched.
-    low, high = 0, n
+    edges = sorted({0, n, *(edge for edge in rule.cols if edge < n)})
+    return sum(_kept_between(pattern, low, high, n) for low, high in pairwise(edges))
+
+
+def _kept_between(pattern: Pattern, low: int, high: int, now: int) -> int:
+    """Of keys that are told apart by their distance alone: if one is kept, so are all after it."""
+    end = high
     while low < high:
         middle = (low + high) // 2
-        if keeps(pattern, np.array([middle]), n)[0]:
+        if keeps(pattern, np.array([middle]), now)[0]:
             high = middle
         else:
             low = middle + 1
-    return n - low
+    return end - low
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from weft.errors import WeftError
 from weft.patterns.algebra import Pattern
+from weft.patterns.closed_forms import computed_in_closed_form
 from weft.patterns.order import Order
 from weft.patterns.region import Bools, Ints
 
@@ -76,11 +77,32 @@ class Layout:
 @lru_cache(maxsize=128)
 def layout(pattern: Pattern, rows: Order, cols: Order, length: int, block: int) -> Layout:
     """The layout of a pattern over queries and keys in these orders."""
+    _refuse_long_lists(pattern, rows, cols, length, block)
     u, v, full = _descend(pattern, rows, cols, length, block)
     order = np.lexsort((v, u))
     u, v, full = u[order], v[order], full[order]
     start = np.searchsorted(u, np.arange(-(-rows.count // block) + 1))
     return Layout(block, rows.count, cols.count, start, v.astype(np.int32), full)
+
+
+def _refuse_long_lists(pattern: Pattern, rows: Order, cols: Order, length: int, block: int) -> None:
+    """Before any memory is taken, where blocks are counted without a list."""
+    size = block**2
+    plain = type(rows) is Order and type(cols) is Order
+    if not plain or rows.count * cols.count <= _MOST_SQUARES * size:
+        return
+    spans = ((x.start, x.count) for x in (rows, cols))
+    computed = computed_in_closed_form(pattern, *spans, length, block)
+    if computed is not None and computed > _MOST_SQUARES * size:
+        raise _too_many(pattern, rows, cols, computed // size, block)
+
+
+def _too_many(pattern: Pattern, rows: Order, cols: Order, count: int, size: int) -> TooManyBlocks:
+    return TooManyBlocks(
+        f"{pattern} over {rows.count:,} queries and {cols.count:,} keys is a list of about "
+        f"{count:,} blocks of {size}; at most {_MOST_SQUARES:,} are listed: "
+        "give a shorter length or larger blocks"
+    )
 
 
 def _descend(
@@ -96,11 +118,7 @@ def _descend(
     while size > block:
         size //= _BRANCH
         if len(u) * _BRANCH**2 > _MOST_SQUARES:
-            raise TooManyBlocks(
-                f"{pattern} over {rows.count:,} queries and {cols.count:,} keys is a list of about "
-                f"{len(u) * _BRANCH**2:,} blocks of {size}; at most {_MOST_SQUARES:,} are listed: "
-                "give a shorter length or larger blocks"
-            )
+            raise _too_many(pattern, rows, cols, len(u) * _BRANCH**2, size)
         step = np.arange(_BRANCH)
         u = np.repeat(u, _BRANCH**2) * _BRANCH + np.tile(np.repeat(step, _BRANCH), len(u))
         v = np.repeat(v, _BRANCH**2) * _BRANCH + np.tile(step, len(v) * _BRANCH)

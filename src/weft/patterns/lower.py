@@ -20,7 +20,7 @@ from functools import lru_cache, reduce
 from itertools import product
 
 from weft.patterns.algebra import And, Or, Pattern
-from weft.patterns.distances import computed_in_closed_form
+from weft.patterns.closed_forms import computed_in_closed_form
 from weft.patterns.grid import Axis, GridPattern
 from weft.patterns.layout import Layout, layout
 from weft.patterns.order import Order, Tiles, select
@@ -29,6 +29,7 @@ from weft.patterns.sequence import Dilated, Full, Strided
 
 TILE = (8, 16)  # pixels of a picture in one block
 _MOST_BRANCHES = 12
+_MOST_COLUMNS = 1 << 24  # keys that are listed
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,10 @@ class Part:
 
     def computed_pairs(self, block: int) -> int:
         """Pairs computed at this block size."""
-        plain = type(self.rows) is Order and self.rows == self.cols and not self.rows.start
-        found = computed_in_closed_form(self.pattern, self.rows.count, block) if plain else None
+        found = None
+        if type(self.rows) is Order and type(self.cols) is Order:
+            rows, cols = ((x.start, x.count) for x in (self.rows, self.cols))
+            found = computed_in_closed_form(self.pattern, rows, cols, self.length, block)
         return self.fold * (self.layout(block).computed_pairs if found is None else found)
 
 
@@ -153,6 +156,8 @@ def _special(branch: Pattern, taken: list[Pattern], n: int, m: int) -> Part | No
         return inner and Part(inner, Order(count), Order(count), count, stride)
     selection = _selection(branch)
     assert selection is not None
+    if isinstance(selection, Columns) and selection.count(m) > _MOST_COLUMNS:
+        return None
     chosen = select(selection.positions(m))
     others = [c for c in conjuncts(own) if c != selection]
     if not chosen.count:

@@ -44,7 +44,11 @@ class Columns(Pattern):
         anywhere = np.full(np.broadcast_shapes(rows.lo.shape, cols.lo.shape), True)
         return Coverage(anywhere & (count > 0), anywhere & (count == cols.size))
 
-    def _before(self, position: Ints) -> Ints:
+    def count(self, length: int) -> int:
+        """How many keys are read."""
+        return int(self._before(np.int64(length)))
+
+    def _before(self, position: Any) -> Any:
         """How many columns come before a position."""
         whole, rest = position // self.stride, position % self.stride
         return whole * self.width + np.maximum(rest - (self.stride - self.width), 0)
@@ -70,8 +74,9 @@ class _Chosen(Pattern):
 
     def positions(self, length: int) -> Ints:
         """The chosen positions of a sequence, in order."""
-        every = np.arange(length)
-        return every[self.chosen(every, length)]
+        spans = zip(*self.spans(length), strict=True)
+        pieces = [np.arange(start, min(end + 1, length)) for start, end in spans]
+        return np.concatenate(pieces)
 
     def chosen(self, x: Any, length: int | None) -> Any:
         """Whether each position is in the set."""
