@@ -55,3 +55,42 @@ def test_citizen(tmp_path, monkeypatch):
     found = run("citizen", tmp_path, monkeypatch)
     assert found["found"] == found["model"].predict(found["texts"]) == ["late", "early"]
     assert "test" in (tmp_path / "exported/README.md").read_text()
+
+
+def test_clients(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+    found = run("clients", tmp_path, monkeypatch)
+    assert found["scores"]["gini"] > 0.3  # 0.625 is the best: it knows the order alone
+    assert len(found["answers"]) == found["CLIENTS"]
+    page = (tmp_path / "runs/clients/report.html").read_text()
+    assert "What answers rest on" in page
+    assert "default with probability" in capsys.readouterr().out
+
+
+def test_sound(tmp_path, monkeypatch):
+    found = run("sound", tmp_path, monkeypatch)
+    assert found["outcome"].best_score > 0.9
+    assert found["answer"]["high"] > 0.5
+
+
+def test_dna(tmp_path, monkeypatch):
+    found = run("dna", tmp_path, monkeypatch)
+    assert found["outcome"].best_score > 0.9
+    one, other = found["both"]
+    assert one == pytest.approx(other, abs=1e-5)
+    assert one["promoters"] > 0.5
+
+
+def test_pictures(tmp_path, monkeypatch):
+    found = run("pictures", tmp_path, monkeypatch)
+    # Four pictures of 16 pixels, equally likely: 2 / 16 bits a pixel at best.
+    assert 0.1 < found["outcome"].best_score < 0.3
+    assert found["probe"].accuracy > 0.9
+    given, *drawn, whole = found["rows"]
+    assert all((each == whole).all() for each in drawn)
+    assert (given[2:] == 128).all()
+
+
+def test_several_at_once(tmp_path, monkeypatch):
+    found = run("several_at_once", tmp_path, monkeypatch)
+    assert found["outcome"].best_score > 0.9
