@@ -31,6 +31,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = 6  # test files that are run for a mutant
+SYMMETRIC = ("min", "max", "torch.maximum", "torch.minimum", "np.maximum", "np.minimum")
 # Not tested without a GPU, or where a change cannot be told apart (words, colours).
 LEFT_OUT = re.compile(r"kernels/.*kernels\.py|triton|/page/|/charts/|templates|__main__|flex\.py")
 COMPARED = {
@@ -122,7 +123,8 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
         yield ast.unparse(node), ast.Constant(node.value + 1)
     elif isinstance(node, ast.Call) and len(node.args) > 1 and not _starred(node):
         first, second, *rest = node.args
-        yield ast.unparse(node), ast.Call(node.func, [second, first, *rest], node.keywords)
+        if ast.unparse(first) != ast.unparse(second) and ast.unparse(node.func) not in SYMMETRIC:
+            yield ast.unparse(node), ast.Call(node.func, [second, first, *rest], node.keywords)
 
 
 def _is_text(node: ast.BinOp) -> bool:
@@ -169,21 +171,22 @@ def _replaced(source: str, node: ast.expr, new: str) -> str:
 
 
 def tests_near(path: Path) -> list[str]:
-    """The test files that name the module or what it defines, those of its own name first.
+    """The test files that name the module or what it defines, and those of its folders.
 
-    Files that are imported by others alone, and named by no test, have those of their folder.
+    Nearest are those of the same folders, then of the same name, then what names it most often.
     """
     inside = path.relative_to(ROOT / "src" / "weft").with_suffix("").parts
-    words = [".".join(["weft", *inside]), path.stem, *_defined(path)]
+    words = [".".join(["weft", *inside]), *_defined(path)]
     named = re.compile("|".join(rf"\b{re.escape(word)}\b" for word in words))
     scored = []
     for test in _test_files():
         found = len(named.findall(test.read_text(encoding="utf-8")))
-        same_folder = test.parent.name in inside[:-1]
-        near = (test.stem == f"test_{path.stem}") * 100 + same_folder * 10 + found
-        if found or same_folder:
-            scored.append((not found, -near, str(test.relative_to(ROOT))))
-    return [name for _, _, name in sorted(scored)[:FILES]]
+        shared = len({*inside[:-1]} & {*test.relative_to(ROOT / "tests").parts[:-1]})
+        same_name = test.stem == f"test_{path.stem}" or test.stem.endswith(f"_{path.stem}")
+        near = 60 * shared + (60 if shared else 30) * same_name + 50 * (found > 0) + min(found, 30)
+        if found or shared:
+            scored.append((-near, str(test.relative_to(ROOT))))
+    return [name for _, name in sorted(scored)[:FILES]]
 
 
 def _defined(path: Path) -> list[str]:
@@ -204,18 +207,19 @@ class Tree:
 
     folder: Path
     minutes: float
+    long: bool = False  # whether the tests that take minutes are run as well
     # Tests that fail without a change as well, here or on this machine: they prove nothing.
     broken: set[str] = field(default_factory=set)
     passed: set[str] = field(default_factory=set)
 
     @classmethod
-    def copied(cls, into: Path, minutes: float) -> Tree:
+    def copied(cls, into: Path, minutes: float, long: bool) -> Tree:
         """Copy the working tree."""
         ignored = shutil.ignore_patterns(
             *(".git", ".venv", "runs", "carry", "shared", "__pycache__", "*.pyc", ".pytest_cache")
         )
         shutil.copytree(ROOT, into, ignore=ignored)
-        return cls(into, minutes)
+        return cls(into, minutes, long)
 
     def verdict(self, mutant: Mutant) -> dict:
         """Whether the tests near a mutant fail on it, by which test, and how long that took."""
@@ -246,7 +250,8 @@ class Tree:
 
     def failure(self, tests: list[str], mutant: Mutant | None = None) -> str:
         """The first test that fails, '' if none does; a test run that takes too long fails."""
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not long and not gpu", *tests]
+        which = "not gpu" if self.long else "not long and not gpu"
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", which, *tests]
         command += ["-p", "no:cacheprovider", "-W", "ignore"]
         if mutant is not None:
             command += [f"--deselect={name}" for name in sorted(self.broken)]
@@ -322,12 +327,13 @@ def main() -> int:
     parser.add_argument("--goal", type=float, default=0.98)
     parser.add_argument("--minutes", type=float, default=240.0, help="stop after these")
     parser.add_argument("--each", type=float, default=5.0, help="minutes for the tests of a mutant")
+    parser.add_argument("--long", action="store_true", help="also run tests of make check-long")
     parser.add_argument("--rows", type=Path, help="a file of rows: those in it are not run again")
     given = parser.parse_args()
     began, known = time.monotonic(), read_rows(given.rows)
     rows: list[dict] = []
     with tempfile.TemporaryDirectory(prefix="weft-mutants-") as scratch:
-        tree = Tree.copied(Path(scratch) / "tree", given.each)
+        tree = Tree.copied(Path(scratch) / "tree", given.each, given.long)
         for mutant in itertools.islice(sampled(given.under, given.seed), given.count):
             row = known.get(mutant.key)
             if row is None:
