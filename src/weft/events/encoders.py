@@ -81,6 +81,13 @@ class NumberScale:
         )
         return finite.clip(-1e4, 1e4).astype(np.float32)
 
+    def decode(self, scaled: float) -> float:
+        """About the value that was encoded: quantiles keep 257 values, and the least of ties."""
+        if self.scale == "quantile":
+            return float(np.interp(scaled / np.sqrt(12.0) + 0.5, self.ranks, self.knots))
+        value = scaled * self.deviation + self.mean
+        return float(np.sign(value) * np.expm1(abs(value))) if self.scale == "log" else value
+
 
 @dataclass(frozen=True)
 class Encoders:

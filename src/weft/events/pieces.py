@@ -20,7 +20,7 @@ from weft.events.columns import EventColumns
 ROWS = 1 << 17  # of a piece
 PARQUET = (".parquet", ".pq")
 SAMPLE = 20_000  # rows that tell what a column holds
-_CSV_BLOCK = 1 << 24  # bytes
+_CSV_BLOCK = 1 << 22  # bytes; pyarrow reads a dozen of them ahead
 _FIRST_BLOCK = 1 << 22  # of a CSV file whose columns are not known yet
 SECONDS = 86_400.0  # of a day
 # pyarrow would keep what it has read of a Parquet file: as much memory as the file takes on disk.

@@ -116,6 +116,13 @@ def test_bad_settings_say_what_is_wrong(file, more, message):
         run_of(experiment(settings(file, **more)))
 
 
+def test_validation_of_one_class_is_refused_before_training(file):
+    # Seen to fail before the check: the first validation raised, updates later.
+    message = r"all \d clients of valid have the label '\d': nothing can be ranked there"
+    with pytest.raises(WeftError, match=message):
+        run_of(experiment(settings(file, valid_share=0.03)))
+
+
 def test_gini_of_one_class_is_refused():
     class Model(torch.nn.Module):
         def __init__(self):

@@ -1,4 +1,7 @@
-"""`weft explain`: what a model's answers about clients rest on, as timelines in the report."""
+"""`weft explain`: what a model's answers rest on, drawn in the report.
+
+Clients become timelines, sounds spectrograms, DNA sequence logos.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,20 @@ def explain(
     split: Annotated[Split, typer.Option(help="Which clients of the task.")] = Split.test,
     device: DeviceOption = None,
 ) -> None:
-    """Show the events that answers about clients rest on, here and in the report."""
+    """Show what answers rest on, here and in the report: events of clients, sounds, DNA."""
+    from weft.arena.analysis.documents import can_draw, write_documents
     from weft.arena.analysis.timelines import write_timelines
+    from weft.arena.experiment.settings import read_experiment
     from weft.printable import printable
     from weft.report import write_report
     from weft.training.settings import device_named
 
     place = device_named(device.value if device else "auto")
+    if not client and can_draw(read_experiment(run).task):
+        for row in write_documents(run, first, split.value, place):
+            said = f"{row['name']}: {row['probability']:.1%} for {row['answer']!r}"
+            typer.echo(printable(f"{said}, it was {row['label']!r}"))
+        return typer.echo(f"drawn: {write_report(run)}")
     for events in write_timelines(run, client or (), first, split.value, place):
         for said in _lines(events):
             typer.echo(printable(said))

@@ -11,10 +11,12 @@ from weft.report.charts.palette import looks
 from weft.report.page import ablation, classes, sections
 from weft.report.page.decode import decode_page
 from weft.report.page.document import Report
+from weft.report.page.drawn import drawn
 from weft.report.page.headline import listed
 from weft.report.page.html import page
 from weft.report.page.markdown import markdown
 from weft.report.page.reproduce import reproduce
+from weft.report.page.timelines import timelines
 from weft.report.read.run_folder import RunFiles, read_run
 from weft.report.read.summary import compare
 
@@ -32,6 +34,8 @@ PARTS = (
     sections.groups,
     sections.patterns,
     sections.spans,
+    timelines,
+    drawn,
     sections.failures,
     reproduce,
 )

@@ -67,6 +67,7 @@ class RunFiles:
     groups: list[Row] = field(default_factory=list)
     classes: list[CellClasses] = field(default_factory=list)
     spans: list[Row] = field(default_factory=list)
+    timelines: list[Row] = field(default_factory=list)  # of `weft explain`, one per event
     speed: list[Row] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
     published: list[Row] = field(default_factory=list)
@@ -125,6 +126,7 @@ def read_run(folder: str | Path) -> RunFiles:
     _read_cells(run)
     run.groups += _rows(run, folder / "groups.jsonl")
     run.spans = _rows(run, folder / "spans.jsonl")
+    run.timelines = _rows(run, folder / "timelines.jsonl")
     run.speed = _rows(run, folder / "speed.jsonl")
     run.pictures = _pictures(run)
     run.published = _published(run)

@@ -218,7 +218,7 @@ def _prepared(task: Events, stamps: tuple[tuple[str, int, int], ...]) -> Prepare
     unlabelled = int((labels < 0).sum())
     labels = np.where(store.lengths > 0, labels, -1)  # nothing to read: the store's remarks say so
     splits = np.where(labels < 0, -1, _splits(task, store))
-    _check_splits(splits, task)
+    _check_splits(splits, labels, names, task)
     remarks = [*store.remarks]
     remarks += [f"{unlabelled:,} clients have no {task.label}: left out"] if unlabelled else []
     return PreparedEvents(
@@ -285,13 +285,22 @@ def _splits(task: Events, store: Store) -> np.ndarray:
     return np.where(store.until >= _day(task.out_of_time), TEST, splits)
 
 
-def _check_splits(splits: np.ndarray, task: Events) -> None:
+def _check_splits(
+    splits: np.ndarray, labels: np.ndarray, names: tuple[str, ...], task: Events
+) -> None:
+    """Every split has a client, and of two labels training and validation have both."""
+    way_out = f"out_of_time={task.out_of_time!r}; give more clients, another date or larger shares"
     for place, split in enumerate(SPLITS):
-        if not (splits == place).any():
+        own = labels[splits == place]
+        if not len(own):
             raise WeftError(
-                f"there is no client for {split}: {int((splits >= 0).sum()):,} clients have a label"
-                f", out_of_time={task.out_of_time!r}; give more clients, another date or larger "
-                "shares"
+                f"there is no client for {split}: {int((splits >= 0).sum()):,} clients have a "
+                f"label, {way_out}"
+            )
+        if place != TEST and len(names) == 2 and (own == own[0]).all():
+            raise WeftError(
+                f"all {len(own):,} clients of {split} have the label {names[own[0]]!r}: nothing "
+                f"can be ranked there, {way_out}"
             )
 
 
