@@ -52,6 +52,8 @@ PAIRS += [f"feedforward:{mesh}=2:{name}" for mesh in ("dp_replicate", "dp_shard"
 PAIRS += [f"feedforward:tp=2:{name}" for name in FEEDS if name != "gate"]
 PAIRS += [f"feedforward:ep=2:{name}" for name in ("moe", "switch", "gshard")]
 PAIRS += [f"rounding:{mesh}=2:bfloat16" for mesh in ("dp_replicate", *AXES)]
+PAIRS += [f"compiled:{mesh}=2:full" for mesh in ("dp_replicate", "dp_shard", "tp")]
+PAIRS += ["compiled:cp=2:full:causal"]
 PAIRS += ["rounding:dp_replicate=2:float32", "rounding:ep=2:float32:full:moe"]
 PAIRS += [f"feedforward:cp=2:{name}" for name in ("glu", "chunked", "sparse", "moe")]
 FOURS = [

@@ -3,8 +3,11 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -24,14 +27,14 @@ def options(**changes):
     return GridOptions(**{"engine": "ray", "cell_cpus": 0.5, **changes})
 
 
-def grid(seeds=4):
+def grid(seeds=4, steps=6):
     from weft.arena.experiment.settings import experiment
     from weft.arena.grid.grid import Grid
 
     tables = {
         "task": {"name": "reversal", "length": 8, "train": 64, "valid": 16, "test": 16},
         "model": {"layers": 1, "dim": 8, "heads": 2},
-        "training": {"steps": 6, "batch": 4, "save_every": 2, "log_every": 1, "device": "cpu"},
+        "training": {"steps": steps, "batch": 4, "save_every": 2, "log_every": 1, "device": "cpu"},
     }
     ones = {name: experiment({**tables, "mixer": name}) for name in ("full", "linear_transformer")}
     return Grid(contenders=ones, seeds=tuple(range(seeds)), span_samples=0)
@@ -42,8 +45,8 @@ def told(row):
     return {k: v for k, v in row.items() if not any(word in k for word in CLOCK)}
 
 
-@pytest.mark.skipif(ray is not None, reason="Ray is installed")
-def test_without_ray_the_way_out_is_named():
+def test_without_ray_the_way_out_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
     with pytest.raises(WeftError, match=r"pip install ray"):
         engine_of(options())
 
@@ -99,3 +102,52 @@ def test_eight_cells_give_the_rows_of_the_pool_and_a_killed_worker_costs_a_retry
         for name in sorted(p.name for p in (tmp_path / "ray" / "cells").iterdir())
     ]
     assert sorted(workers) == [1] * 7 + [2], json.dumps(workers)
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from test_ray_engine import compare, grid, options
+found = compare(grid(1, 2000), Path(sys.argv[1]), options())
+print("missing", found.missing)
+"""
+
+
+@needs_ray
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")  # of Ray's own
+def test_ctrl_c_lets_cells_save_and_the_same_grid_goes_on(tmp_path):
+    here, out = Path(__file__).parent, tmp_path / "grid"
+    driver = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(here), "OMP_NUM_THREADS": "1"},
+    )
+    logs = lambda: list(out.glob("cells/*/metrics.jsonl"))  # noqa: E731
+    while not logs():
+        assert driver.poll() is None, driver.communicate()
+        time.sleep(0.05)
+    driver.send_signal(signal.SIGINT)
+    shown, errors = driver.communicate(timeout=300)
+    assert driver.returncode == 0, errors
+    assert shown.split()[-2:] == ["missing", "2"]
+    assert not [line for line in processes() if str(out) in line]
+    (log,) = logs()[:1]
+    done = len(log.read_text().splitlines())
+    assert done < 2000
+    found = compare(grid(1, 2000), out, GridOptions(jobs=2))  # either engine goes on
+    assert (found.missing, len(found.rows)) == (0, 2)
+    steps = [json.loads(line) for line in log.read_text().splitlines()]
+    trained = [row["step"] for row in steps if row["kind"] == "train"]
+    assert trained == list(range(1, 2001))  # no step twice: it went on from its checkpoint
+
+
+def processes():
+    """The command lines of all processes."""
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            yield (place / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue

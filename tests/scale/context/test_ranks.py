@@ -94,6 +94,9 @@ MODELS.append({"settings": BOTH, "n": LENGTH, "source": 38})
 EVEN = {"balance": "head_tail", "n": LENGTH}
 MODELS.append({"settings": BOTH, "source": 38, **EVEN})
 MODELS.append({"settings": language_model("full", "learned"), "compiled": True, **EVEN})
+SHORT = {"n": 3, "lengths": [3, 1, 2]}  # fewer tokens than ranks
+MODELS.append({"settings": language_model("full", "none", "rope"), **SHORT, "padding": "left"})
+MODELS.append({"settings": classifier("longformer(window=5)"), "n": 3})
 MODELS.append(
     {
         "settings": language_model("full", "none", "rope"),

@@ -199,11 +199,12 @@ class SequenceSplit:
         marks: Marks | None = None,
     ) -> tuple[Tensor, Tensor]:
         """What `Trunk.read` gives, whole on every rank: no registers, and the tokens (b, n, c)."""
+        n, (x, valid, marks) = x.shape[1], self._enough(x, valid, marks)
         own, order = self._own_tokens(trunk, x, valid, context, context_valid, marks)
         tokens = self.join(own, x.shape[1])
         if valid is not None and order is not None:
             tokens = restore(tokens, order, valid)
-        return tokens[:, :0], tokens
+        return tokens[:, :0], tokens[:, :n]
 
     def loss(
         self, model: Any, ids: Tensor, targets: Tensor, chosen: Tensor | None, **given: Any
@@ -212,16 +213,36 @@ class SequenceSplit:
         valid = real_tokens(ids, given.pop("valid", None), given.pop("attention_mask", None))
         trunk = model.trunk
         given = {"context": None, "context_valid": None} | given
+        n, (ids, valid, given["marks"]) = ids.shape[1], self._enough(ids, valid, given["marks"])
         own, order = self._own_tokens(trunk, ids, valid, **given)
         chosen = torch.ones_like(targets, dtype=torch.bool) if chosen is None else chosen
+        more = (0, ids.shape[1] - n)
+        targets, chosen = nn.functional.pad(targets, more), nn.functional.pad(chosen, more)
         if order is not None:
             targets, chosen = targets.gather(1, order), chosen.gather(1, order)
         found = model.output.loss(own, self.cut(targets), self.cut(chosen, fill=False))
         loss, best = (self.join(part, ids.shape[1]) for part in found)
-        if order is None:
-            return TokenLoss(loss, best)
-        back = order.argsort(1)
-        return TokenLoss(loss.gather(1, back), best.gather(1, back))
+        if order is not None:
+            back = order.argsort(1)
+            loss, best = loss.gather(1, back), best.gather(1, back)
+        return TokenLoss(loss[:, :n], best[:, :n])
+
+    def _enough(
+        self, x: Tensor, valid: Tensor | None, marks: Marks | None
+    ) -> tuple[Tensor, Tensor | None, Marks | None]:
+        """A token for each rank at least: shorter sequences are padded at their end."""
+        missing = self.link.ranks - x.shape[1]
+        if missing <= 0:
+            return x, valid, marks
+        valid = (
+            torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if valid is None else valid
+        )
+        channels = (0, 0) * (x.dim() - 2)
+        marks = {
+            name: nn.functional.pad(mark, (0, missing)) for name, mark in (marks or {}).items()
+        }
+        x = nn.functional.pad(x, (*channels, 0, missing))
+        return x, nn.functional.pad(valid, (0, missing)), marks or None
 
     def _own_tokens(
         self,
