@@ -27,7 +27,7 @@ SIDE = 96  # pixels on the screen that a small picture is enlarged to
 
 def draw(
     model: Any,
-    out: Path | None,
+    out: Path,
     samples: int,
     complete: Sequence[Path],
     share: float,
@@ -41,10 +41,10 @@ def draw(
             f"this model{task} draws no pictures; one trained on the task pictures or pixels with "
             "objective = 'pixel_lm' does"
         )
-    if out is None or bool(samples) == bool(complete):
+    if bool(samples) == bool(complete):
         raise WeftError(
             "pictures are drawn from nothing (--samples 8) or completed (--complete photo.png), "
-            "one of them, and written to --out FILE.png"
+            "one of them"
         )
     if out.suffix.lower() != ".png":
         raise WeftError(f"pictures are written as .png; got --out {out}")

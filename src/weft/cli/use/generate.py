@@ -52,7 +52,9 @@ def generate(
     given: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Share of its rows that the model is given.")
     ] = 0.5,
-    out: Annotated[Path | None, typer.Option(help="PNG file of the pictures.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="PNG of the pictures; default: in RUN, for its report.")
+    ] = None,
     tokenizer: Tokenizer = None,
     native: Annotated[
         bool, typer.Option("--native/--torch", help="Decode in the native library, or in torch.")
@@ -79,7 +81,8 @@ def generate(
         from weft.use.draw import draw
 
         model = _torch_model(run, native=native, device=device)
-        return typer.echo(draw(model, out, samples or 0, complete or [], given, sampling))
+        own = run / "drawn" / ("completed.png" if complete else "samples.png")
+        return typer.echo(draw(model, out or own, samples or 0, complete or [], given, sampling))
     prompts = _prompts(prompt or [], batch_file)
     text = ByteText() if tokenizer is None else TokenizerText(tokenizer)
     model = _model(run, text, native=native, device=device)

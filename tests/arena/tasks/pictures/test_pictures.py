@@ -196,7 +196,7 @@ def test_a_model_of_pixels_is_asked_for_pictures(tmp_path):
     model = trained(tmp_path / "run", folder(tmp_path / "photos"), 2, objective="pixel_lm")
     for words, message in (
         (["--prompt", "x"], "a model of pixels: give --samples 8"),
-        (["--samples", "2"], "written to --out FILE.png"),
+        (["--samples", "2", "--complete", "a.png"], "one of them"),
         (["--samples", "2", "--out", "x.jpg"], "written as .png"),
         (["--complete", str(tmp_path / "none.png"), "--out", "x.png"], "there is no picture"),
         (["--complete", "photo.png", "--given", "0", "--out", "x.png"], "no picture photo.png"),
