@@ -118,7 +118,23 @@ def test_the_whole_report(tmp_path):
     theirs = [2.13, 2.19, 2.18, 2.4, 2.5]
     rho = np.corrcoef(np.argsort(np.argsort(ours)), np.argsort(np.argsort(theirs)))[0, 1]
     assert f"{rho:+.2f} over 5 models" in html
-    for part in ("Better than the base:** better.", "Not distinguishable", "weft ablate x --out y"):
+    for part in (
+        "Better than the base:** better.",
+        "Not judged:** alone. With one seed",
+        "Not distinguishable",
+        "weft ablate x --out y",
+    ):
         assert part in text
     assert (tmp_path / "report" / "ablation.svg").read_text().startswith("<svg")
     assert "no luck" in text
+
+
+def test_one_seed_judges_nothing(tmp_path):
+    rows = [row("base", 2.0, None), row("lower", 1.9, None), row("higher", 2.1, None)]
+    cells = [{"label": r["label"], "length": 64, "seed": 0, "status": "done"} for r in rows]
+    append(tmp_path / "rows.jsonl", [{**cell, "task_spec": "language"} for cell in cells])
+    append(tmp_path / "ablation.jsonl", rows)
+    text = write_report(tmp_path).with_suffix(".md").read_text()
+    assert "Not judged:** lower and higher. With one seed no difference" in text
+    assert "Better than the base" not in text
+    assert "within the noise" not in text

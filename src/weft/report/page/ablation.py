@@ -85,14 +85,20 @@ def answer(m: Material) -> Section:
     better = [own.label for own in others if own.better]
     worse = [own.label for own in others if own.worse]
     same = [own.label for own in others if own.beyond is False]
+    single = [own.label for own in others if own.beyond is None]
     tiles = [Tile("best", f"{found[0].loss:.3f}", found[0].label)]
-    tiles += [Tile("better than the base", str(len(better)), f"of {len(others)}")]
-    tiles += [Tile("within the noise", str(len(same)), f"of {len(others)}")]
-    sentences = [
-        Paragraph(f"{listed(better) or 'none'}.", "Better than the base:"),
-        Paragraph(f"{listed(same) or 'none'}.", "Not distinguishable from it:"),
-        Paragraph(f"{listed(worse) or 'none'}.", "Worse:"),
-    ]
+    sentences = []
+    if better or worse or same:
+        tiles += [Tile("better than the base", str(len(better)), f"of {len(others)}")]
+        tiles += [Tile("within the noise", str(len(same)), f"of {len(others)}")]
+        sentences += [
+            Paragraph(f"{listed(better) or 'none'}.", "Better than the base:"),
+            Paragraph(f"{listed(same) or 'none'}.", "Not distinguishable from it:"),
+            Paragraph(f"{listed(worse) or 'none'}.", "Worse:"),
+        ]
+    if single:
+        text = f"{listed(single)}. With one seed no difference can be told from chance: --seeds 3."
+        sentences.append(Paragraph(text, "Not judged:"))
     return Section(
         "answer", "The answer", [KeyFigures(tiles), Points([*sentences, *agreement(found)])]
     )
