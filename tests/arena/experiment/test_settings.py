@@ -217,6 +217,17 @@ def test_files_that_cannot_be_read(tmp_path):
         experiment(3)
 
 
+def test_a_folder_does_not_hide_the_recipe_of_its_name(tmp_path, monkeypatch):
+    """`weft compare --recipe demo --out demo` makes such a folder itself."""
+    monkeypatch.chdir(tmp_path)
+    whole = read_settings("demo")
+    (tmp_path / "demo").mkdir()
+    assert read_settings("demo") == whole
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(WeftError, match="mine"):
+        read_settings("mine")
+
+
 @pytest.mark.parametrize("name", recipes())
 def test_every_recipe_is_read_back(name):
     found = read_settings(name)

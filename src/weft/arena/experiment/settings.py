@@ -158,7 +158,8 @@ def read_settings(source: str | Path, changes: Sequence[str] = ()) -> Recipe:
 def read_tables(source: str | Path, changes: Sequence[str] = ()) -> tuple[Table, Table]:
     """The tables of a settings file, or of one of weft's recipes by name, and those of changes."""
     path = Path(source)
-    if path.suffix in (".toml", ".json") or path.exists():
+    folder = path.is_dir() and str(source) in recipes()  # one of that name is not meant
+    if path.suffix in (".toml", ".json") or (path.exists() and not folder):
         text = read_text(path)
     else:
         text = _shipped(str(source))
