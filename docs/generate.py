@@ -339,6 +339,29 @@ def figures(rows: list[dict[str, Any]] | None, columns: dict[str, str]) -> str:
     return "\n".join([f"{told}{rows[0]['threads']} threads.", "", *lines])
 
 
+def cells_table(rows: list[dict[str, Any]] | None) -> str:
+    """Trainings of benchmarks/cases/cells.py: test accuracy beside validation and budget."""
+    if not rows:
+        return "No rows of this are committed."
+    places = {
+        f"{row['device_name']}, {row['threads']} thread{'s' * (row['threads'] > 1)}": row["cuda"]
+        for row in rows
+    }
+    told = "; ".join(f"{'CUDA' if cuda else 'a CPU'}: {name}" for name, cuda in places.items())
+    names = "mechanism and seed", "test", "sd", "validation", "trivial rule", "updates", "batch"
+    lines = ["| " + " | ".join((*names, "seconds")) + " |", "|---" * 8 + "|"]
+    for row in rows:
+        error = (row["score"] * (1 - row["score"]) / row["count"]) ** 0.5
+        rule = max(json.loads(row["rules"]).values())
+        batch = json.loads(row["experiment"])["training"]["batch"]
+        cells = [row["cell"], f"{row['score']:.3f}", f"{error:.3f}", f"{row['validation']:.3f}"]
+        cells += [f"{rule:.3f}", f"{row['steps']:,}", str(batch), f"{row['seconds']:,.0f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    data = "; ".join(dict.fromkeys(row["data"] for row in rows))
+    shared = "The processor was shared; seconds are of the clock. sd: binomial."
+    return "\n".join([f"On {told}. {shared} {data}.", "", *lines])
+
+
 def exit_sections(found: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
     """Early exit of documents and of tokens."""
     rows = {"rule": "case", "batch": "batch", "faster": "speedup", "layers run": "mean_layers"}
@@ -420,6 +443,8 @@ def result_sections() -> dict[Path, dict[str, str]]:
                 },
             )
         },
+        DOCS / "sound.md": {"sound_results": cells_table(found.get("cpu_digits"))},
+        DOCS / "dna.md": {"dna_results": cells_table(found.get("cpu_promoters"))},
         DOCS / "depth.md": {"depth_time": depth_table(found["cpu_depth"])},
         DOCS / "feedforward.md": {"moe": moe_table(found.get("h200_moe"))},
         DOCS / "terraformer.md": {

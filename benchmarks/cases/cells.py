@@ -102,10 +102,18 @@ def one(name: str, tables: dict[str, Any], args: argparse.Namespace) -> None:
     row |= {"validation": outcome.best_score, "steps": outcome.steps, "seconds": outcome.seconds}
     row |= {"wall": time.monotonic() - began, "parameters": outcome.parameters}
     row |= {"peak_bytes": outcome.peak_bytes, "data": own.task.source}
-    row |= {"experiment": json.dumps(own.tables()), **environment(device_of(own))}
+    row |= {"experiment": json.dumps(placeless(own.tables())), **environment(device_of(own))}
     if len(found.get("classes", ())) == 2:
         row |= binary_scores(found["classes"])
     append(out / "rows.jsonl", [row])
+
+
+def placeless(tables: dict[str, Any]) -> dict[str, Any]:
+    """The tables with the name of the data's folder alone: a row says nothing of the machine."""
+    task = dict(tables["task"])
+    if task.get("folder"):
+        task["folder"] = Path(task["folder"]).name
+    return {**tables, "task": task}
 
 
 def device_of(own: Any) -> str:

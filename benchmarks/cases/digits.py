@@ -1,10 +1,14 @@
-"""Spoken digits from raw samples at 8 kHz: windows, convolutions and dense attention, three seeds.
+r"""Spoken digits from raw samples at 8 kHz: windows, convolutions and dense attention, three seeds.
 
-    python benchmarks/cases/digits.py --out runs/digits --data FOLDER --seconds 240
+    PYTHONPATH=src python benchmarks/cases/digits.py --data FOLDER --out OUT --seconds 570
+    python benchmarks/cases/digits.py --data FOLDER --out OUT --only sliding_window_0 \
+        --minutes 60 --seconds 4200 --set training.batch=16 --set training.steps=2400 \
+        --set training.precision=float32                                # one core, rows of a CPU
 
 FOLDER/digits holds the Free Spoken Digit Dataset as `weft tasks digits` describes it. The usual
 test, takes 0 to 4 of each speaker and digit, is scored by the weights that are best on 300 training
-recordings held out. Rows go to OUT/rows.jsonl; the same command goes on where it was stopped.
+recordings held out. Rows go to OUT/rows.jsonl; the same command goes on where it was stopped:
+a call of ten minutes is repeated until all rows are there. weft need not be installed.
 --tiny trains a few updates on a CPU.
 """
 

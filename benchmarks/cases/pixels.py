@@ -1,6 +1,6 @@
 """CIFAR-10 as 3,072 bytes: strided sparse attention against dense attention at equal time.
 
-    python benchmarks/cases/pixels.py --data FOLDER --out OUT --seconds 480
+    PYTHONPATH=src python benchmarks/cases/pixels.py --data FOLDER --out OUT --seconds 570
     python benchmarks/cases/pixels.py --data FOLDER --out OUT --tiny        # seconds, on a CPU
 
 FOLDER, whose name stands in the rows, holds train.npz and test.npz with x (n, 32, 32, 3) uint8 and

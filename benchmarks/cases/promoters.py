@@ -1,13 +1,16 @@
-"""Promoters: short real ones by organism, and long made-up ones, by several mechanisms.
+r"""Promoters: short real ones by organism, and long made-up ones, by several mechanisms.
 
-    python benchmarks/cases/promoters.py --out runs/promoters --data FOLDER --seconds 180
+    PYTHONPATH=src python benchmarks/cases/promoters.py --data FOLDER --out OUT --seconds 570
+    python benchmarks/cases/promoters.py --data FOLDER --out OUT --only _sliding_window_0 \
+        --jobs 1 --minutes 12 --seconds 900 --set training.steps=500 \
+        --set training.precision=float32                                # one core, rows of a CPU
 
 FOLDER/promoters holds promoters.jsonl as `weft tasks promoters` describes it; of each organism and
 class 70 % are training, 10 % validation and 20 % test, by a hash that keeps equal sequences and
 both strands of one together. The long ones are drawn: 4,096 bases, the same motifs in every
 sequence, their order and distances alone tell (`weft.dna.grammar`). Rows, with sensitivity,
 specificity and Matthews' correlation, go to OUT/rows.jsonl; the same command goes on where it was
-stopped. --tiny trains a few updates on a CPU.
+stopped. weft need not be installed. --tiny trains a few updates on a CPU.
 """
 
 from pathlib import Path
