@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import shutil
 import sys
+import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +34,7 @@ from weft.scale.annotations import annotate
 from weft.scale.costs import plan
 from weft.scale.groups import Group
 from weft.scale.team import Team, local
-from weft.training import Shuffled, Stage, TrainingSettings
+from weft.training import Ordered, Run, Shuffled, Stage, TrainingSettings, train
 from weft.training.checkpoints.tensors import named_tensors, whole_model
 from weft.training.learner import Learner
 
@@ -256,6 +261,40 @@ def kept(one: Stage, team: Team | None) -> int:
     if team is not None:
         dist.all_reduce(most, dist.ReduceOp.MAX)
     return int(most)
+
+
+def early(mesh: str) -> None:
+    """Ranks stop together where validation reaches a score, and write what one process writes."""
+    box = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
+    if dist.get_rank() == 0:
+        with pytest.MonkeyPatch.context() as own:
+            own.setenv("WORLD_SIZE", "1")
+            every = rows_of(Path(box[0]) / "all", None, None)
+            scores = [row["score"] for row in every if row["kind"] == "valid"]
+            box.append(sum(scores[:2]) / 2)
+            assert scores[0] > box[1] > scores[1]  # bits: fewer are better
+            alone = rows_of(Path(box[0]) / "alone", None, box[1])
+    else:
+        box.append(None)
+    dist.broadcast_object_list(box, src=0)
+    spread = rows_of(Path(str(box[0])) / "spread", mesh_of(mesh), box[1])
+    if dist.get_rank():
+        return
+    shutil.rmtree(str(box[0]))
+    assert [(row["kind"], row["step"]) for row in spread] == [(r["kind"], r["step"]) for r in alone]
+    assert 0 < len(spread) < len(every)
+    for ours, theirs in zip(spread, alone, strict=True):
+        for name in {"loss", "score"} & theirs.keys():
+            assert abs(ours[name] - theirs[name]) <= 1e-10
+
+
+def rows_of(folder: Path, mesh: Mesh | None, until: float | None) -> list[dict[str, Any]]:
+    """The rows of metrics of a run."""
+    one = stage(causal=True, steps=12, evaluate_every=3, log_every=1, mesh=mesh)
+    held = Ordered(examples(rows=11, length=LENGTH), 4)
+    train(Run(stages=(dataclasses.replace(one, valid=held, until=until),)), folder)
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
 
 
 def annotated(mesh: str) -> None:
