@@ -250,6 +250,15 @@ def test_a_word_among_numbers_is_refused_with_its_row(tmp_path):
         build_store([tmp_path / "e.csv"], COLUMNS, tmp_path / "s")
 
 
+@pytest.mark.parametrize("first", ["2024-01-01", "2024-01-01 10:00:00"])
+def test_a_time_that_is_none_is_refused_with_its_row(first, tmp_path):
+    # Seen to fail before: the first row was named, as if times had to be numbers.
+    text = f"client,day,bad,kind,eur\na,{first},no,x,1.0\na,yesterday,no,x,2.0\n"
+    (tmp_path / "e.csv").write_text(text)
+    with pytest.raises(WeftError, match=r"row 2: day is a date or a time .*got 'yesterday'"):
+        build_store([tmp_path / "e.csv"], COLUMNS, tmp_path / "s")
+
+
 def test_unknown_columns_suggest(tmp_path):
     file = written(some_rows(10), tmp_path / "e.parquet")
     with pytest.raises(WeftError, match=r"no column 'cliant'; did you mean 'client'"):

@@ -248,6 +248,17 @@ def _is_number(text: str | None) -> bool:
     return True
 
 
+def _is_time(text: str | None) -> bool:
+    import pyarrow
+    from pyarrow import compute
+
+    try:
+        compute.cast(pyarrow.array([text], pyarrow.string()), pyarrow.timestamp("us"))
+    except pyarrow.ArrowInvalid:
+        return False
+    return True
+
+
 def _is_numeric(kind: Any) -> bool:
     import pyarrow
 
@@ -271,7 +282,14 @@ def _days(column: Any, name: str, at: Any) -> np.ndarray:
         try:
             column = compute.cast(column, pyarrow.timestamp("us"))
         except pyarrow.ArrowInvalid:
-            return _number_days(_numbers(column, name, at))
+            texts = column.to_pylist()
+            if next((_is_number(text) for text in texts if text), True):
+                return _number_days(_numbers(column, name, at))
+            row = next(i for i, text in enumerate(texts) if not _is_time(text))
+            raise WeftError(
+                f"{at(row)}: {name} is a date or a time such as 2024-07-01 12:30; got "
+                f"{texts[row]!r}. Mend the row, or leave it out"
+            ) from None
         kind = column.type
     if types.is_timestamp(kind) or types.is_date(kind):
         whole = column.cast(pyarrow.timestamp("us")).cast(pyarrow.int64())

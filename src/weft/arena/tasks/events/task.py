@@ -288,7 +288,7 @@ def _splits(task: Events, store: Store) -> np.ndarray:
 def _check_splits(
     splits: np.ndarray, labels: np.ndarray, names: tuple[str, ...], task: Events
 ) -> None:
-    """Every split has a client, and of two labels training and validation have both."""
+    """Every split has a client, and of two labels both."""
     way_out = f"out_of_time={task.out_of_time!r}; give more clients, another date or larger shares"
     for place, split in enumerate(SPLITS):
         own = labels[splits == place]
@@ -297,7 +297,7 @@ def _check_splits(
                 f"there is no client for {split}: {int((splits >= 0).sum()):,} clients have a "
                 f"label, {way_out}"
             )
-        if place != TEST and len(names) == 2 and (own == own[0]).all():
+        if len(names) == 2 and (own == own[0]).all():
             raise WeftError(
                 f"all {len(own):,} clients of {split} have the label {names[own[0]]!r}: nothing "
                 f"can be ranked there, {way_out}"
