@@ -179,4 +179,7 @@ def _read_gguf(path: Path, dtype: torch.dtype) -> Original:
         raise WeftError(f"a .gguf file needs further packages: {cause}") from cause
     except Exception as cause:  # gguf's reader raises many kinds on a damaged file
         raise WeftError(f"{file} cannot be read, is it cut short? {cause}") from cause
+    # Dequantised already; Transformers would refuse to save what it calls quantised.
+    model.hf_quantizer = None
+    model.config.__dict__.pop("quantization_config", None)
     return Original(in_precision(model, dtype).eval(), tokenizer, ())
