@@ -6,6 +6,7 @@ dna      the bases, and the influence of each: a token's is shared out to its ba
 
 from __future__ import annotations
 
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,11 @@ from weft.dna.bases import Kmers, letters_of
 from weft.errors import Unsupported
 from weft.files import write_json
 from weft.models import load
+from weft.pictures.drawing import png
 from weft.sound.spectrum import log_mel
 
 NAME = "drawn.json"  # in the folder of a run
+DARK, BRIGHT = np.array([14, 20, 52]), np.array([255, 224, 120])  # of a spectrogram
 QUIET = 1e-3  # share of spectral levels that are drawn as darkest
 
 
@@ -62,15 +65,16 @@ def write_documents(
 
 
 def _sound(task: SoundTask, rows: Any, row: int, influence: np.ndarray) -> dict[str, Any]:
-    """Levels (frames, 40) from 0 to 255."""
+    """A spectrogram, 40 bands high, the highest above, as a PNG in base64."""
     samples = np.asarray(rows.rows[row], dtype=np.float64).reshape(-1)
     levels = log_mel(samples, task.rate)
     low, high = np.quantile(levels, QUIET), levels.max()
-    scaled = ((levels - low) / max(high - low, 1e-9)).clip(0, 1) * 255
+    share = ((levels - low) / max(high - low, 1e-9)).clip(0, 1).T[::-1, :, None]
+    image = (DARK + (BRIGHT - DARK) * share).round().astype(np.uint8)  # (40, frames, 3)
     return {
         "kind": "sound",
         "seconds": len(samples) / task.rate,
-        "levels": scaled.round().astype(int).tolist(),
+        "image": b64encode(png(image)).decode(),
         "influence": influence.tolist(),
     }
 

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 
-import numpy as np
-
-from weft.pictures.drawing import png
 from weft.report.charts.svg import clean, drawing, path, tag, text
 
 UPPER, LOWER = 150.0, 90.0  # pixels of the two panels
 _LEFT, _RIGHT, _TOP, _GAP, _BOTTOM = 12.0, 12.0, 22.0, 30.0, 26.0
-_DARK, _BRIGHT = np.array([14, 20, 52]), np.array([255, 224, 120])
 
 
 def spectrogram(
-    levels: Sequence[Sequence[int]],
+    image: str,
     influence: Sequence[float],
     seconds: float,
     answer: str,
     width: int,
     alt: str,
 ) -> str:
-    """`levels` (frames, bands) from 0 to 255, low bands first; `influence` by model frame."""
+    """`image` is a PNG in base64, a pixel for each frame and band; `influence` by model frame."""
     end, below = width - _RIGHT, _TOP + UPPER + _GAP
-    data = base64.b64encode(png(_coloured(levels))).decode()
     parts = [
         text(_LEFT, _TOP - 8, "log-mel spectrogram, high pitch above", class_="name"),
         tag(
             "image",
-            href=f"data:image/png;base64,{data}",
+            href=f"data:image/png;base64,{image}",
             x=_LEFT,
             y=_TOP,
             width=end - _LEFT,
@@ -60,15 +54,17 @@ def _bars(influence: Sequence[float], end: float, middle: float, seconds: float)
     found = [path([(_LEFT, middle), (end, middle)], class_="axis")]
     for place, value in enumerate(influence):
         x = _LEFT + (place + 0.5) * step
-        tip = middle - value / largest * (LOWER / 2 - 2)
+        height = abs(value) / largest * (LOWER / 2 - 2)
         hint = f"{seconds * (place + 0.5) / len(influence):.2f} s: {value:+.4f}"
-        bar = path([(x, middle), (x, tip)], class_="line", style=f"stroke-width:{step * 0.8:.1f}")
+        bar = tag(
+            "rect",
+            tag("title", clean(hint)),
+            class_="block",
+            x=x - 0.4 * step,
+            y=middle - height if value > 0 else middle,
+            width=0.8 * step,
+            height=height,
+        )
         colour = "c1" if value > 0 else "c0"
-        found.append(tag("g", tag("title", clean(hint)) + bar, class_=colour))
+        found.append(tag("g", bar, class_=colour))
     return found
-
-
-def _coloured(levels: Sequence[Sequence[int]]) -> np.ndarray:
-    """(bands, frames, 3) uint8, the highest band first."""
-    share = np.asarray(levels, dtype=np.float64).T[::-1, :, None] / 255.0
-    return (_DARK + (_BRIGHT - _DARK) * share).round().astype(np.uint8)

@@ -47,7 +47,7 @@ def _document(row: dict[str, Any], place: int) -> list[Block]:
     alt = f"what the answer {answer} about {row['name']} rests on"
     draw: Any
     if row["kind"] == "sound":
-        own = (row["levels"], row["influence"], row["seconds"], answer)
+        own = (row["image"], row["influence"], row["seconds"], answer)
         draw = partial(spectrogram, *own, alt=alt)
     else:
         draw = partial(logo, row["letters"], row["influence"], alt=alt)
