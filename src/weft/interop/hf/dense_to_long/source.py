@@ -173,7 +173,7 @@ def _read_gguf(path: Path, dtype: torch.dtype) -> Original:
     (file,) = files
     given: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
     try:
-        model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **given)
+        model: Any = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **given)
         tokenizer = AutoTokenizer.from_pretrained(file.parent, **given)
     except ImportError as cause:
         raise WeftError(f"a .gguf file needs further packages: {cause}") from cause
