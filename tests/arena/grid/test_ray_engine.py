@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,16 @@ def test_without_ray_the_way_out_is_named(monkeypatch):
 def test_an_address_that_does_not_answer_is_refused():
     with pytest.raises(WeftError, match="no Ray cluster answers at localhost:9"):
         engine_of(options(address="localhost:9"))
+
+
+def test_a_node_that_does_not_start_is_said_in_words(monkeypatch):
+    def init(**_):
+        raise Exception("The current node timed out during startup.")
+
+    fake = types.SimpleNamespace(init=init, is_initialized=lambda: False)
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    with pytest.raises(WeftError, match=r"timed out during startup.*ray start --head"):
+        engine_of(options())
 
 
 @needs_ray

@@ -61,7 +61,7 @@ class RayEngine(CellEngine):
             return
         try:
             ray.init(**given, runtime_env={"env_vars": {"PYTHONPATH": path}})
-        except (ConnectionError, RuntimeError, ValueError) as cause:
+        except Exception as cause:  # Ray raises plain ones, of a node that does not start in time
             raise _unreachable(options.address, cause) from cause
 
     def __exit__(self, *error: object) -> None:
