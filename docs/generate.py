@@ -339,6 +339,35 @@ def figures(rows: list[dict[str, Any]] | None, columns: dict[str, str]) -> str:
     return "\n".join([f"{told}{rows[0]['threads']} threads.", "", *lines])
 
 
+def events_table(rows: list[dict[str, Any]]) -> str:
+    """Rows of benchmarks/cases/events_speed.py: what reading and encoding costs."""
+    heads = ("file", "events", "GB", "events per CPU second", "and by the clock", "most memory, MB")
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for row in rows:
+        kind = "CSV" if row["kind"] == "csv" else "Parquet"
+        cells = [f"{kind}, in order of time" if row["mixed"] else kind, f"{row['events']:,}"]
+        cells += [f"{row['file_bytes'] / 1e9:.2f}", f"{row['events_per_cpu_second']:,}"]
+        cells += [f"{row['events_per_second']:,}", f"{row['peak_bytes'] / 1e6:,.0f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    loads = [row["load"] for row in rows]
+    told = f"{rows[0]['device_name']}, {rows[0]['cores']} cores, shared: {min(loads):.0f} to "
+    return "\n".join([f"{told}{max(loads):.0f} other processes wanted them.", "", *lines])
+
+
+def clients_table(rows: list[dict[str, Any]]) -> str:
+    """Rows of benchmarks/cases/real_clients.py: mean Gini over seeds, with the error of one."""
+    heads = ("data", "mechanism", "Gini", "error of one seed", "by clients drawn again", "AUC")
+    lines = ["| " + " | ".join((*heads, "seeds")) + " |", "|---" * 7 + "|"]
+    cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        cells.setdefault((row["data"], row["label"]), []).append(row)
+    for (data, label), own in cells.items():
+        names = ("gini", "gini error", "gini bootstrap error", "AUC")
+        means = [f"{sum(row[name] for row in own) / len(own):.3f}" for name in names]
+        lines.append("| " + " | ".join((f"`{data}`", label, *means, str(len(own)))) + " |")
+    return "\n".join([f"{rows[0]['device_name']}, one thread.", "", *lines])
+
+
 def cells_table(rows: list[dict[str, Any]] | None) -> str:
     """Trainings of benchmarks/cases/cells.py: test accuracy beside validation and budget."""
     if not rows:
@@ -445,6 +474,10 @@ def result_sections() -> dict[Path, dict[str, str]]:
         },
         DOCS / "sound.md": {"sound_results": cells_table(found.get("cpu_digits"))},
         DOCS / "dna.md": {"dna_results": cells_table(found.get("cpu_promoters"))},
+        DOCS / "events.md": {
+            "events_speed": events_table(found["cpu_events"]),
+            "clients": clients_table(found["cpu_clients"]),
+        },
         DOCS / "depth.md": {"depth_time": depth_table(found["cpu_depth"])},
         DOCS / "feedforward.md": {"moe": moe_table(found.get("h200_moe"))},
         DOCS / "terraformer.md": {
