@@ -284,3 +284,10 @@ def test_a_training_without_a_model_is_told_from_a_folder_of_others(tmp_path):
     (tmp_path / "experiment.json").write_text("{}")
     with pytest.raises(WeftError, match="has not come to its first evaluation"):
         load(tmp_path)
+
+
+def test_a_comparison_names_its_models(tmp_path):
+    for name in ("a-64-0", "b-64-0", "c-64-0", "d-64-0"):
+        (tmp_path / "cells" / name / "best").mkdir(parents=True)
+    with pytest.raises(WeftError, match=r"is a comparison; .*a-64-0, .*c-64-0 and 1 more"):
+        load(tmp_path)

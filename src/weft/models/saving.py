@@ -114,6 +114,13 @@ def model_folder(run: str | Path) -> Path:
                 f"the training in {run} has no model yet: it has not come to its first evaluation. "
                 "The command that began it goes on where it stopped"
             )
+        if cells := sorted(run.glob("cells/*/best")):
+            named = ", ".join(str(cell.parent) for cell in cells[:3])
+            more = f" and {len(cells) - 3} more" if len(cells) > 3 else ""
+            raise WeftError(
+                f"{run} is a comparison; each of its trainings has a model: {named}{more}; "
+                "its report says which is best"
+            )
         raise WeftError(
             f"{run} is not a saved model: it has no config.json; nor is it a run that has "
             "saved one yet (best/)"

@@ -48,6 +48,7 @@ from weft.arena.tasks.base import TaskConfig
 from weft.config import Table, changed, config, read, write
 from weft.errors import WeftError, suggest
 from weft.files import read_object, read_text, write_json
+from weft.models.saving import model_folder
 from weft.models.usage.mark_rules import read_rules
 from weft.objectives import ObjectiveConfig
 from weft.training.curriculum import Phase
@@ -184,7 +185,8 @@ def recipes() -> list[str]:
 
 def _shipped(name: str) -> str:
     if name not in recipes():
-        raise WeftError(f"no recipe named {name!r}; {suggest(name, recipes())}")
+        known = suggest(name, recipes())
+        raise WeftError(f"no recipe named {name!r}; {known}. Nor is it a file")
     return (resources.files("weft.arena") / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
 
 
@@ -247,6 +249,8 @@ def read_experiment(folder: Path) -> Experiment:
     for name in ("experiment.json", "settings.toml"):  # the latter: weft 0.1
         if (folder / name).is_file():
             return read_settings(folder / name).experiment
+    if (folder / "cells").is_dir():
+        model_folder(folder)  # says that it is a comparison, and where its models are
     raise WeftError(
         f"{folder} is not a run: it has neither experiment.json (weft train) nor job.json (a cell "
         "of weft compare)"
