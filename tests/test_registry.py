@@ -6,8 +6,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from weft.arena.tasks import TASKS
 from weft.config import write
 from weft.errors import WeftError
+from weft.feedforward import FEEDFORWARDS
+from weft.layers.outputs import OUTPUTS
+from weft.layers.projections.dense import PROJECTIONS
+from weft.mixers import MIXERS
+from weft.objectives import OBJECTIVES
 from weft.registry import Registry, suggest
 
 
@@ -173,6 +179,13 @@ def test_configs_are_values(registry):
     assert hash(config) == hash(registry["longformer"](window=512))
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.window = 3
+
+
+@pytest.mark.parametrize("family", [MIXERS, FEEDFORWARDS, OBJECTIVES, PROJECTIONS, OUTPUTS, TASKS])
+def test_every_config_is_a_value_whose_settings_go_by_name(family):
+    for kind in (family[name] for name in family if family[name].__module__.startswith("weft.")):
+        assert kind.__dataclass_params__.frozen, kind
+        assert all(each.kw_only for each in dataclasses.fields(kind) if each.init), kind
 
 
 def test_errors_are_value_errors(registry):

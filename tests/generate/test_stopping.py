@@ -129,6 +129,9 @@ def test_a_tokenizer_with_spaces_between_words(tmp_path):
     codec = TokenizerText(tmp_path / "t.json")
     writer = codec.writer([0])
     assert [writer.push(token) for token in (1, 2, 0)] == [" cat", "s", " the"]
+    made.add_special_tokens(["<end>"])  # a special token is text like any other
+    made.save(str(tmp_path / "t.json"))
+    assert TokenizerText(tmp_path / "t.json").writer().push(3) == "<end>"
 
 
 @pytest.mark.parametrize(("name", "message"), [("none.json", "there is no"), ("bad.json", "is no")])

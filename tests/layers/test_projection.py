@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from weft.errors import WeftError
 from weft.kernels.adjacent import are_adjacent
 from weft.layers.projections import dense
 from weft.layers.projections.dense import Projections, join_heads, side_by_side, split_heads
@@ -51,6 +52,12 @@ def test_few_tokens_and_a_cpu_take_the_maps_one_by_one():
     x = torch.randn(1, 3, 6)
     for ours, each in zip(side_by_side(x, maps), maps, strict=True):
         assert torch.equal(ours, each(x))
+
+
+def test_a_scale_that_is_not_above_zero_is_refused():
+    for scale in (0.0, -1.0, float("nan")):
+        with pytest.raises(WeftError, match="query_scale multiplies queries, above 0; got"):
+            dense.DenseProjection(query_scale=scale)
 
 
 def test_grouped_keys_have_their_own_width():

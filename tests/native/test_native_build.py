@@ -59,6 +59,20 @@ def test_a_failing_compiler_is_quoted_and_leaves_nothing(compiler):
     assert [f.suffix for f in build.cache().iterdir()] == [".lock"]
 
 
+def test_a_library_has_its_name_only_when_it_is_whole(compiler, monkeypatch):
+    """Whoever looks meanwhile finds nothing under that name, and what fails leaves nothing."""
+    compiler()
+
+    def fails(source, target):
+        assert source.parent != target.parent
+        raise OSError("no rename")
+
+    monkeypatch.setattr(os, "replace", fails)
+    with pytest.raises(OSError, match="no rename"):
+        build.library()
+    assert [f.suffix for f in build.cache().iterdir()] == [".lock"]
+
+
 def test_no_compiler_is_said(monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", "no-such-compiler")
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path))

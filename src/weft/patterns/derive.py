@@ -43,7 +43,7 @@ def keeps(pattern: Pattern, positions: Ints, now: int) -> Bools:
 def kept(pattern: Pattern, n: int) -> int:
     """How many of n keys a query at position n or later can still read."""
     rule = None if pattern.needs_length else grid_rule_of(pattern, None)
-    if rule is None or any(edge > n for edge in rule.rows):  # some later query is a chosen one
+    if rule is None:
         parts = (np.arange(at, min(n, at + _AT_ONCE)) for at in range(0, n, _AT_ONCE))
         return sum(int(keeps(pattern, part, n).sum()) for part in parts)
     edges = sorted({0, n, *(edge for edge in rule.cols if edge < n)})

@@ -1,6 +1,7 @@
 """What a person, another program or a torn disk left in a run's folder: said in words, or passed
 over for what is whole."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -10,7 +11,7 @@ from tiny_runs import Crash, CrashAt, Heard, assert_same_run, examples, one_stag
 from weft.arena.data.examples import Examples
 from weft.errors import WeftError
 from weft.models import load
-from weft.training import Shuffled, train
+from weft.training import Ordered, Run, Shuffled, train
 from weft.training.checkpoints.checkpoint import steps
 from weft.use.show import show
 
@@ -107,6 +108,21 @@ def test_data_that_changed_are_not_trained_on(tmp_path, change):
     with pytest.raises(WeftError, match=r"stages\[0\]\.data\.training: .* there, .* here"):
         train(one_stage(source=changed), tmp_path)
     assert train(one_stage(source=source), tmp_path).status == "done"
+
+
+@pytest.mark.parametrize("change", [other_labels, one_token_more])
+def test_scores_of_other_data_are_not_compared_with_the_old(tmp_path, change):
+    """The best model is chosen by the validation: other rows make other scores."""
+
+    def scored_on(data: Examples) -> Run:
+        (stage,) = one_stage().stages
+        return Run(stages=(dataclasses.replace(stage, valid=Ordered(data, 4)),))
+
+    with pytest.raises(Crash):
+        train(scored_on(examples()), tmp_path, CrashAt("step", 3))
+    with pytest.raises(WeftError, match=r"stages\[0\]\.data\.validation: .* there, .* here"):
+        train(scored_on(change(examples())), tmp_path)
+    assert train(scored_on(examples()), tmp_path).status == "done"
 
 
 def test_a_run_without_fingerprints_goes_on(tmp_path):

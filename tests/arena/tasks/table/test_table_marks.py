@@ -91,6 +91,7 @@ def test_characters_by_hand():
     assert global_spans("ab\nc. d. ", 2, ". ") == [(0, 2), (5, 6), (8, 9)]
     assert global_spans("a.b.", 0, "") == []
     assert global_spans("a....", 0, "..") == [(2, 3), (4, 5)]
+    assert global_spans(".a.", 0, ".") == [(0, 1), (2, 3)]  # also at the very start
     assert global_spans("a. b. ", 3, ". ") == [(0, 3), (5, 6)]
 
 
