@@ -11,6 +11,8 @@ from weft.events.encoders import encoders_of
 from weft.files import read_object
 from weft.metrics import clearly_better, metric
 from weft.models.saving import model_folder
+from weft.models.usage.inputs import reads_of
+from weft.models.usage.multimodal import MultimodalInput
 from weft.models.usage.record import Usage, read_usage
 from weft.rows import Row
 
@@ -122,9 +124,20 @@ def _what(usage: Usage) -> list[str]:
         lines.append(f"labels   {few}{f' and {more} more' if more > 0 else ''}")
     if usage.events:
         return [*lines, *_events(usage)]
+    if usage.pictures:
+        size = f"{usage.pictures.get('height')} × {usage.pictures.get('width')}"
+        return [*lines, f"pictures {size} as {usage.pictures.get('form')}, {usage.length:,} tokens"]
+    if usage.modalities:
+        return [*lines, f"columns  {', '.join(_columns(usage))}"]
     unit = "bytes" if usage.tokens == "bytes" else "tokens"
     lines.append(f"text     as {usage.tokens}, longer than {usage.length:,} {unit} is cut")
     return lines
+
+
+def _columns(usage: Usage) -> tuple[str, ...]:
+    """Of rows of several kinds."""
+    reads = reads_of(usage)
+    return reads.columns if isinstance(reads, MultimodalInput) else ()
 
 
 def _events(usage: Usage) -> list[str]:
@@ -158,14 +171,26 @@ def _training(run: Path) -> list[str]:
 
 
 def _use(run: Path, usage: Usage) -> list[str]:
+    if usage.kind == "language" and usage.pictures:
+        return [
+            f"use it   weft generate {run} --samples 8",
+            f"         weft generate {run} --complete FILE.png",
+        ]
     if usage.kind == "language":
         return [f"use it   weft generate {run} --prompt TEXT"]
+    if usage.modalities:
+        asked = ", ".join(_columns(usage))
+        return [f"use it   weft predict {run} FILE   (a file with {asked})"]
     if usage.events:
         return [
             f"use it   weft predict {run} --events FILE   (Parquet or CSV with the same columns)",
             f"         weft.predict_events(weft.load({str(run)!r}), FILE, proba=True)",
         ]
-    if usage.kind not in ("classify", "match", "regress") or usage.tokens == "none":
+    if (
+        usage.kind not in ("classify", "match", "regress")
+        or usage.tokens == "none"
+        and not usage.pictures
+    ):
         return [f"use it   weft.load({str(run)!r})(ids)"]
     names = ("text", "second", "global_text")
     asked = [usage.columns[name] for name in names if name in usage.columns] or ["text"]

@@ -136,6 +136,7 @@ def test_from_settings_to_predictions_that_need_both(tmp_path):
     assert done.exit_code == 0, done.output
     written = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [row["prediction"] for row in written] == [model.predict(rows[0]), None, None]
+    assert "(a file with tone, card)" in run(app, ["show", str(tmp_path / "run")]).output
     assert "line 3: card: there is no picture" in done.output
     assert "line 4: nothing in tone, card" in done.output
 

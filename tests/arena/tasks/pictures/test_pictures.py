@@ -127,6 +127,9 @@ def test_drawn_completed_and_probed_from_the_command_line(tmp_path):
     # What is bright on the left above is so below: the model has learned it.
     below = image[2 + side // 2 : 2 + side, 2 + side + 2 :][:, :side].mean(-1)
     assert below[:, : side // 2].mean() > below[:, side // 2 :].mean() + 50
+    shown = called("show", model).output
+    assert "4 × 4 as palette, 16 tokens" in shown
+    assert "--complete FILE.png" in shown
     lines = called("probe", model, *on, "--json").output.splitlines()
     accuracies = [json.loads(line)["accuracy"] for line in lines]
     assert len(accuracies) == 2
