@@ -169,7 +169,7 @@ def _batches(path: Path, columns: EventColumns | None, rows: int) -> Iterator[An
         except pyarrow.ArrowInvalid:
             _name_the_row(path, options)
             raise
-    except (pyarrow.ArrowException, OSError) as cause:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as cause:  # names are decoded, too
         raise WeftError(
             f"{path.name} is not a table of events that can be read: {str(cause).splitlines()[0]}; "
             "events are CSV with a first line of names, or Parquet"

@@ -212,6 +212,13 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
         read_table(path, ["body"])
 
 
+def test_parquet_whose_names_do_not_decode(tmp_path):
+    path = write(tmp_path, ".parquet", NAMES, ROWS)
+    path.write_bytes(path.read_bytes().replace(b"stars", b"st\xe1rs"))
+    with pytest.raises(WeftError, match="cannot be read as Parquet: 'utf-8' codec"):
+        read_table(path, ["body", "stars"])
+
+
 def test_parquet_values_keep_their_kinds(tmp_path):
     import pyarrow
 

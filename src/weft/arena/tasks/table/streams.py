@@ -157,7 +157,7 @@ def stream_parquet(path: Path, columns: list[str], encoding: str, every: bool) -
                 for row in zip(*values, strict=True):
                     line += 1
                     yield line, dict(zip(wanted, row, strict=True))
-    except (pyarrow.ArrowException, OSError) as cause:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as cause:  # names are decoded, too
         raise WeftError(f"{path} cannot be read as Parquet: {cause}") from cause
 
 
