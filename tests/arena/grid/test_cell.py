@@ -186,6 +186,34 @@ def test_a_cell_whose_parent_is_gone_is_asked_to_stop():
     process.stderr.close()
 
 
+LISTENING = """
+import signal, sys, time
+from weft.arena.grid import cell
+with cell.ending_with_parent():
+    try:
+        print("ready", flush=True)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        print("asked to save", flush=True)
+"""
+
+
+def _deaf():
+    """As under a worker of Ray, and in the background of a shell."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+
+def test_a_cell_hears_what_its_parent_does_not():
+    command = [sys.executable, "-c", LISTENING]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=_deaf
+    )
+    assert process.stdout.readline().strip() == "ready"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60)[0].strip() == "asked to save"
+
+
 def test_what_a_parent_says_is_no_end():
     read, write = os.pipe()
     over, end = os.pipe()

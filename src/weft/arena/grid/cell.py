@@ -179,6 +179,11 @@ def limit_memory(limit: int | None) -> None:
 def ending_with_parent() -> Iterator[None]:
     """Stop when the pipe from the grid closes: a grid that was killed leaves no process behind."""
     signal.signal(signal.SIGTERM, _stop)
+    # The signal that asks a cell to save: blocked by workers of Ray, ignored by what runs in the
+    # background of a shell, and processes inherit both.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     over, end = os.pipe()
     # A thread that still read sys.stdin would end the interpreter's shutdown in a fatal error.
     watcher = threading.Thread(target=_watch, args=(0, over), daemon=True)
