@@ -186,10 +186,8 @@ def _use(run: Path, usage: Usage) -> list[str]:
             f"use it   weft predict {run} --events FILE   (Parquet or CSV with the same columns)",
             f"         weft.predict_events(weft.load({str(run)!r}), FILE, proba=True)",
         ]
-    if (
-        usage.kind not in ("classify", "match", "regress")
-        or usage.tokens == "none"
-        and not usage.pictures
+    if usage.kind not in ("classify", "match", "regress") or (
+        usage.tokens == "none" and not usage.pictures
     ):
         return [f"use it   weft.load({str(run)!r})(ids)"]
     names = ("text", "second", "global_text")
