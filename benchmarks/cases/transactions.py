@@ -1,8 +1,20 @@
-"""Default from made-up transactions: the tables of the Convolution Linformer's authors, again.
+r"""Default from made-up transactions: the tables of the Convolution Linformer's authors, again.
 
+    export PYTHONPATH=src WEFT_CACHE=$HOME/weft-cache
     nvidia-cuda-mps-control -d                    # small trainings share a GPU better
-    python benchmarks/cases/transactions.py --out runs/h200_transactions.jsonl --seconds 540
-    python benchmarks/cases/transactions_differences.py runs/h200_transactions.jsonl
+    python benchmarks/cases/transactions.py --compile --work $HOME/work --out OUT/1.jsonl
+    python benchmarks/cases/transactions.py --compile --work $HOME/work --out OUT/2.jsonl \
+        --skip OUT/1.jsonl
+    cat OUT/1.jsonl OUT/2.jsonl > OUT/all.jsonl; cp OUT/2.npz OUT/all.npz    # scores of both
+    python benchmarks/cases/transactions_differences.py OUT/all.jsonl
+
+    python benchmarks/cases/transactions.py --tiny --out tiny.jsonl    # all of it on a CPU, first
+
+Every call ends after `--seconds` (540) and goes on where the rows of --out and --skip end, so a
+campaign is as many calls of ten minutes as it takes; --tables and --only choose cells. The last
+call's .npz holds the scores of all calls that share --work. Before the GPU has said otherwise, we
+expect a cell of main to take 2 to 4 minutes beside five others, one of 1,500 transactions twice
+that, and the clients half a minute on 16 cores, once.
 
 Trainings run `--workers` at a time, each in a process of its own, the most important ones first:
 
@@ -38,6 +50,10 @@ from transactions_cells import Cell, cells
 from weft.rows import append, read
 
 CLOSING = 12.0  # seconds that scoring and shifts take after a training
+TINY: dict[str, Any] = {
+    "device": "cpu", "compile": False, "steps": 4, "batch": 4, "length": 60, "seeds": 1,
+    "train": 60, "valid": 20, "test": 40, "shift_rows": 20, "workers": 1, "threads": 1, "last": 0,
+}  # fmt: skip
 ATTEMPTS = ({}, {"graph": False}, {"graph": False, "compile": False})
 
 
@@ -267,10 +283,13 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--change", nargs="*", default=[], help="of every cell's settings")
+    parser.add_argument("--tiny", action="store_true", help="a few updates on a CPU: does it run?")
     parser.add_argument("--cell", help="train this one and end")
     parser.add_argument("--attempt", type=int, default=0)
     parser.add_argument("--until", type=float, help="the time of day by which the cell ends")
     args = parser.parse_args()
+    if args.tiny:
+        vars(args).update(TINY)
     args.work = args.work or args.out.with_suffix(".work")
     if not args.cell:
         return schedule(args)

@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from weft.arena.experiment.model import Model
+from weft.arena.experiment.runs import model_of
 from weft.arena.experiment.settings import read_settings, recipes
 from weft.feedforward.activations import width
 from weft.models import Classifier, Matcher
+from weft.training.freeze import freeze
 from weft.training.schedule import learning_rate
 
 # layers, width, heads, width of queries and keys, feed-forward; batch, steps, weight decay
@@ -186,3 +188,13 @@ def test_modern_recipes_compare_one_model_of_several_mechanisms(name):
     assert "full" in found
     assert len(found) >= 7  # dense, and six sparse or linear ones
     assert len({sizes(one.model) for one in found.values()}) == 1
+
+
+def test_convolutions_alone_are_trained_in_the_second_stage():
+    # Seen to fail: without "norm" among the frozen, its weights are trained as well.
+    found = read_settings("transactions_convolutions", ["task.train=8"]).experiment
+    model = model_of(found).build()
+    freeze(model, found.phase[1].frozen)
+    trained = {name for name, own in model.named_parameters() if own.requires_grad}
+    assert trained
+    assert all(".compress" in name for name in trained), trained
