@@ -43,28 +43,29 @@ def write_documents(
     device: str | torch.device = "cpu",
 ) -> list[dict[str, Any]]:
     """The first documents of a split, each as a row, kept where the run's report reads them."""
-    run, experiment = Path(run), read_experiment(run)
-    task = experiment.task
+    run = Path(run)
+    experiment = read_experiment(run)
+    task: Any = experiment.task
     if not can_draw(task):
         raise Unsupported(f"sounds and DNA are drawn one by one; got the task {task.name!r}")
-    model, rows = load(run, device), rows_of(experiment, split)
+    model, rows, labels = load(run, device), rows_of(experiment, split), task.labels
     found = []
     for row in range(min(first, len(rows))):
         batch = rows.batch(np.array([row])).to(device)
         answer = explain(model, batch)
         own = {
             "name": f"{split} {row + 1}",
-            "answer": str(task.labels[answer.answer]),
+            "answer": str(labels[answer.answer]),
             "probability": answer.probability,
-            "label": str(task.labels[int(rows.classes[row])]),
+            "label": str(labels[int(rows.classes[row])]),
         }
-        draw = _sound if isinstance(task, SoundTask) else _bases
+        draw: Any = _sound if isinstance(task, SoundTask) else _bases
         found.append(own | draw(task, rows, row, answer.influence))
     write_json(run / NAME, found)
     return found
 
 
-def _sound(task: SoundTask, rows: Any, row: int, influence: np.ndarray) -> dict[str, Any]:
+def _sound(task: Any, rows: Any, row: int, influence: np.ndarray) -> dict[str, Any]:
     """A spectrogram, 40 bands high, the highest above, as a PNG in base64."""
     samples = np.asarray(rows.rows[row], dtype=np.float64).reshape(-1)
     levels = log_mel(samples, task.rate)
@@ -79,7 +80,7 @@ def _sound(task: SoundTask, rows: Any, row: int, influence: np.ndarray) -> dict[
     }
 
 
-def _bases(task: DnaTask, rows: Any, row: int, influence: np.ndarray) -> dict[str, Any]:
+def _bases(task: Any, rows: Any, row: int, influence: np.ndarray) -> dict[str, Any]:
     kmers = task.kmers
     letters = letters_of(kmers.bases(rows.rows[row][: task.length]))
     return {
