@@ -107,6 +107,9 @@ def test_nothing_of_a_converted_model_is_dense_by_default(tmp_path):
     again = hf.AutoModelForMaskedLM.from_pretrained(tmp_path / "again").eval()
     ids = torch.randint(5, 30, (1, N))
     assert torch.equal(again(ids).logits, model(ids).logits)
+    for given in (model, out):
+        with pytest.raises(ValueError, match="patterns would be lost here"):
+            interop.load(given)
     with pytest.raises(ValueError, match="leave out attn_implementation='sdpa'"):
         hf.AutoModelForMaskedLM.from_pretrained(out, attn_implementation="sdpa")
 

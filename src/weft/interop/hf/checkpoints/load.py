@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig
 
-from weft.errors import WeftError
+from weft.errors import Unsupported, WeftError
 from weft.interop.hf.checkpoints.files import SafeWeights, read_table, weights_of
 from weft.interop.hf.checkpoints.mask_token import mask_in, with_mask_token
 from weft.interop.hf.checkpoints.names import converted
@@ -135,6 +135,11 @@ def _from_module(
     settings = getattr(source, "config", None)
     if settings is None or not hasattr(settings, "model_type"):
         raise WeftError(f"a Transformers model has a config; got {type(source).__name__}")
+    if getattr(settings, "base_model_type", None) is not None:
+        raise Unsupported(
+            f"{type(source).__name__} was made by weft convert: its patterns would be lost here; "
+            "run it in Transformers, or read the model that it was made from"
+        )
     reading = reading_of(settings, head or head_of(type(source).__name__))
     weights = _of_head(source.state_dict(), reading, head)
     usage = None if tokenizer is None else usage_of(None, settings, reading.config, tokenizer)

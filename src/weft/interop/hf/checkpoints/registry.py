@@ -112,6 +112,11 @@ def check_known(model_type: str) -> None:
             "Run it in Transformers (weft.interop.accelerate knows Reformer and Funnel there), or "
             f"read one of {', '.join(sorted(FILES))}"
         )
+    if model_type == "weft_long":
+        raise Unsupported(
+            "this model was made by weft convert, and its patterns would be lost here; run it in "
+            "Transformers, or read the model that it was made from"
+        )
     if model_type not in FILES:
         raise Unsupported(f"no reader for model_type {model_type!r}; {suggest(model_type, FILES)}")
 
