@@ -8,7 +8,7 @@ from typing import Any
 
 from weft.config.settings import Table, family_in, family_of, name_of, settings_of, taken_over
 from weft.errors import WeftError, suggest
-from weft.spec import parse_list
+from weft.spec import Call, parse_list
 
 
 def placed(cls: type[Any], table: Table, where: str, given: Table) -> Table:
@@ -21,7 +21,7 @@ def placed(cls: type[Any], table: Table, where: str, given: Table) -> Table:
         path = _place(cls, key, found, where, given)
         inner = found
         for step in path[:-1]:
-            inner[step] = _as_table(inner.get(step, {}))
+            inner[step] = _as_table(inner.get(step, {}), f"{where}.{step}", key)
             inner = inner[step]
         inner[key] = _joined(inner.get(key), table[key], f"{where}.{'.'.join(path)}")
     return found
@@ -70,9 +70,11 @@ def _joined(one: Any, two: Any, where: str) -> Any:
     return {**one, **both}
 
 
-def _as_table(value: Any) -> Table:
-    """A copy of a table, or a spec string as one."""
-    if isinstance(value, str):
-        call = parse_list(value)[0]
-        return {"name": call.name, **call.kwargs}
-    return dict(value)
+def _as_table(value: Any, where: str, key: str) -> Table:
+    """A copy of a table, or a spec string as one, for a setting `key` inside of it."""
+    found = parse_list(value) if isinstance(value, str) else [value]
+    if len(found) == 1 and isinstance(found[0], Call):
+        return {"name": found[0].name, **found[0].kwargs}
+    if isinstance(value, dict):
+        return dict(value)
+    raise WeftError(f"{where} is {value!r:.80}, which has no settings, and {key!r} is one of it")
