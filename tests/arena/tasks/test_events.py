@@ -10,6 +10,7 @@ from weft.arena.experiment.results import score_split
 from weft.arena.experiment.runs import model_of, objective_of, run_of
 from weft.arena.experiment.settings import experiment
 from weft.arena.tasks import TASKS
+from weft.arena.tasks.events.leaks import TellingColumn
 from weft.arena.tasks.transactions.task import write_parquet
 from weft.errors import WeftError
 from weft.models import load, save
@@ -122,6 +123,13 @@ def test_validation_of_one_class_is_refused_before_training(file):
     message = r"all \d clients of valid have the label '\d': nothing can be ranked there"
     with pytest.raises(WeftError, match=message):
         run_of(experiment(settings(file, valid_share=0.03, test_share=0.1)))
+
+
+def test_a_leak_tells_training_clients_too():
+    # Seen to fail before: five validation clients that a column ranks by chance were called a leak.
+    assert TellingColumn("fee", "mean", 0.97, 0.98).leaks
+    assert not TellingColumn("fee", "mean", 1.0, 0.4).leaks
+    assert not TellingColumn("fee", "mean", 0.4, 1.0).leaks
 
 
 def test_gini_of_one_class_is_refused():
