@@ -101,6 +101,20 @@ def test_a_length_that_leads_past_the_end(tmp_path):
         read_sound(path, 8_000)
 
 
+@pytest.mark.parametrize(
+    ("at", "value", "message"),
+    [(24, 2**31, "2,147,483,648 samples a second"), (34, 5 * 8, "has 5 bytes a sample")],
+)
+def test_headers_that_no_sound_has(tmp_path, at, value, message):
+    path = tmp_path / "odd.wav"
+    write_wav(path, tone(), 8_000)
+    whole = path.read_bytes()
+    size = 4 if at == 24 else 2
+    path.write_bytes(whole[:at] + value.to_bytes(size, "little") + whole[at + size :])
+    with pytest.raises(WeftError, match=message):
+        read_sound(path, 8_000, resample=True)
+
+
 def test_silence_nothing_and_no_file(tmp_path):
     path = tmp_path / "still.wav"
     write_wav(path, np.zeros(50), 8_000)

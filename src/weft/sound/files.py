@@ -16,6 +16,7 @@ from weft.errors import WeftError
 from weft.sound.samples import resampled
 
 ENDINGS = (".wav", ".flac", ".ogg")
+_FASTEST = 1_000_000  # samples a second; what says more is damaged, and converting it never ends
 _WIDTHS = {1: "u1", 2: "<i2", 4: "<i4"}  # bytes of a sample; 3 has no type of its own
 
 
@@ -25,6 +26,10 @@ def read_sound(path: Path, rate: int, *, resample: bool = False, mix: bool = Fal
     `resample`: files at another rate are converted. `mix`: channels are averaged.
     """
     channels, found = _read(path)  # (n, channels)
+    if not 1 <= found <= _FASTEST:
+        raise WeftError(
+            f"{path} says that it has {found:,} samples a second; sounds have 1 to {_FASTEST:,}"
+        )
     if channels.shape[1] != 1 and not mix:
         raise WeftError(
             f"{path} has {channels.shape[1]} channels, and one is read: mix=true averages them"
@@ -73,6 +78,8 @@ def _read(path: Path) -> tuple[np.ndarray, int]:
         if "unknown format" in str(cause):  # floats and others
             return _by_soundfile(path)
         raise WeftError(f"{path} is not a wav file ({cause})") from cause
+    if width not in (*_WIDTHS, 3):
+        raise WeftError(f"{path} has {width} bytes a sample; wav files have 1, 2, 3 or 4")
     whole = len(data) // (width * channels)
     if whole < promised:
         raise WeftError(
@@ -102,7 +109,7 @@ def _by_soundfile(path: Path) -> tuple[np.ndarray, int]:
         ) from cause
     try:
         samples, rate = soundfile.read(str(path), dtype="float64", always_2d=True)
-    except (soundfile.LibsndfileError, RuntimeError) as cause:
+    except (soundfile.LibsndfileError, RuntimeError, MemoryError) as cause:
         raise WeftError(f"{path} cannot be read as sound: {cause}") from cause
     return samples, int(rate)
 
