@@ -290,3 +290,11 @@ def test_rows_end_with_the_most_recent_event(tmp_path):
 def test_time_features_do_not_run_backwards():
     found = time_features(np.array([1.0]), np.array([2.0]), np.array([0.0]))
     assert found[0, :2].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+def test_names_that_do_not_decode_are_refused(name, tmp_path):
+    path = written([("a", 1.0, 0, "x", 1.0), ("b", 2.0, 1, "y", 2.0)], tmp_path / name)
+    path.write_bytes(path.read_bytes().replace(b"client", b"cl\xe1ent"))
+    with pytest.raises(WeftError, match="is not a table of events that can be read: 'utf-8' codec"):
+        build_store([path], EventColumns(label="bad"), tmp_path / "store")

@@ -159,8 +159,9 @@ def _batches(path: Path, columns: EventColumns | None, rows: int) -> Iterator[An
         )
         parse = csv.ParseOptions(delimiter="\t" if ".tsv" in path.suffixes else ",")
         block = csv.ReadOptions(block_size=_FIRST_BLOCK if columns is None else _CSV_BLOCK)
+        header = _header(path, parse)  # names that do not decode are refused here
         if columns is not None:
-            columns.check(_header(path, parse), path.name)
+            columns.check(header, path.name)
         options = {"parse_options": parse, "convert_options": convert}
         try:
             with csv.open_csv(path, read_options=block, **options) as reader:
