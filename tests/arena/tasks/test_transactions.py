@@ -103,12 +103,13 @@ def test_the_benchmark_as_a_file_of_events(tmp_path, monkeypatch):
 
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "made.parquet"
-    events = write_parquet(str(path), clients=60)
-    task = TASKS["events"](data=str(path), id="client", label="default", length=100)
+    events = write_parquet(str(path), clients=120)
+    shares = {"valid_share": 0.3, "test_share": 0.3}  # of 120, so that each split has both labels
+    task = TASKS["events"](data=str(path), id="client", label="default", length=100, **shares)
     assert len(task.prepared.store.codes) == events
     assert task.inputs["channels"] == 26
     sizes = [len(task.load(split)) for split in ("train", "valid", "test")]
-    assert sum(sizes) == 60
+    assert sum(sizes) == 120
     assert min(sizes) > 0
     assert task.metric == "gini"
 
