@@ -97,7 +97,7 @@ def _chart(rows: Sequence[Row]) -> Section | None:
 def _name(row: Row) -> str:
     """A case in few words."""
     several = f", batch {row['batch']}" if row["batch"] != 1 else ""
-    return f"{row['model']}, {row['case']} {row['weights']}{several}"
+    return f"{row['model']}{several}, {row['case']} {row['weights']}"
 
 
 def _tables(rows: Sequence[Row]) -> Section:

@@ -1,6 +1,6 @@
 """Your own sequences as a task: FASTA files, one for each class, or a table with two columns.
 
-    dna(data=('promoters.fa.gz', 'others.fa.gz'))                     the file's name is the label
+    dna(data=['promoters.fa.gz', 'others.fa.gz'])                     the file's name is the label
     dna(data='sequences.csv', sequence='bases', label='kind')
 
 Splits are made: each class has its share of each, and equal sequences, or one and the other strand
@@ -85,7 +85,7 @@ class Dna(DnaTask):
         """The files that are read."""
         given = (self.data,) if isinstance(self.data, str) else self.data
         if not any(given):
-            raise WeftError("DNA is read from your files: dna(data=('promoters.fa', 'others.fa'))")
+            raise WeftError("DNA is read from your files: dna(data=['promoters.fa', 'others.fa'])")
         for path in given:
             if not Path(path).is_file():
                 raise WeftError(f"there is no file {path!r}; give FASTA files or a table")
