@@ -94,6 +94,23 @@ def test_a_training_folder_is_a_run_of_one(tmp_path):
     assert run.of_training
 
 
+@pytest.mark.parametrize(
+    ("columns", "title"),
+    [
+        ({"text": "body", "label": "stars"}, "stars from body of file.csv"),
+        ({"text": "one", "second": "two", "label": "same"}, "same from one and two of file.csv"),
+        ({"id": "client", "label": "default"}, "default of file.csv"),
+    ],
+)
+def test_a_training_is_titled_by_its_columns(tmp_path, columns, title):
+    append(tmp_path / "metrics.jsonl", metrics(cell("full", 512)))
+    (tmp_path / "settings.json").write_text(json.dumps({"settings": {"lr": 0.1}, "stages": []}))
+    (tmp_path / "best").mkdir()
+    usage = {"task": "table", "data": "file.csv (sha256 01), 9 rows", "columns": columns}
+    (tmp_path / "best" / "usage.json").write_text(json.dumps(usage))
+    assert read_run(tmp_path).first("task_title") == title
+
+
 def test_pictures_without_an_index(tmp_path):
     folder = full_run(tmp_path, lengths=(512,), seeds=1)
     (folder / "pictures/pictures.json").unlink()

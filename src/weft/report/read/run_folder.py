@@ -213,7 +213,8 @@ def _of_training(run: RunFiles) -> None:
     columns, file = usage.get("columns"), str(usage.get("data", "")).partition(" (sha256")[0]
     if isinstance(columns, dict) and columns.get("label"):
         texts = [str(columns[name]) for name in ("text", "second") if columns.get(name)]
-        row["task_title"] = f"{columns['label']} from {' and '.join(texts)} of {file}"
+        what = f" from {' and '.join(texts)}" if texts else ""  # events have no column of texts
+        row["task_title"] = f"{columns['label']}{what} of {file}"
     scores = _json(run, run.folder / "scores.json") if _there(run, "scores.json") else None
     if not isinstance(scores, dict):
         return
