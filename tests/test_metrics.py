@@ -37,7 +37,16 @@ def test_the_error_of_a_share_is_that_of_a_binomial_draw():
     assert standard_error("bits per byte", 2.0, 200) == 0.0
 
 
+def test_the_error_of_a_gini_is_that_of_drawn_scores():
+    draw = np.random.default_rng(0)
+    up, down = draw.normal(0.5, 1, (4000, 60, 1)), draw.normal(0, 1, (4000, 1, 60))
+    ginis = 2 * (up > down).mean((1, 2)) - 1
+    assert standard_error("gini", ginis.mean(), 120) == pytest.approx(ginis.std(), rel=0.05)
+
+
 def test_a_rule_is_beaten_beyond_chance():
+    assert not clearly_better("gini", 0.277, {"number of events": 0.131}, 33)
+    assert clearly_better("gini", 0.277, {"number of events": 0.131}, 3300)
     rules = {"majority class": 0.25, "length": 0.3}
     assert best_of("accuracy", rules) == ("length", 0.3)
     assert best_of("mean squared error", rules) == ("majority class", 0.25)

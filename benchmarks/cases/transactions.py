@@ -102,8 +102,9 @@ def trained(one: Any, folder: Path) -> Any:
 def write_row(cell: Cell, one: Any, folder: Path, outcome: Any, args: argparse.Namespace) -> None:
     """What came of a cell."""
     from weft.environment import environment
+    from weft.metrics import auc_error
     from weft.models import load
-    from weft.training.scores.ranking import auc_error, gini
+    from weft.training.scores.ranking import gini
 
     began = time.perf_counter()
     last = one.task if not one.phase else replace(one.task, length=one.phase[-1].length)

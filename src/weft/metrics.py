@@ -78,8 +78,22 @@ def bits(nats: float, items: float = 1.0) -> float:
     return nats / (math.log(2) * items)
 
 
+def auc_error(area: float, positives: float, negatives: float) -> float:
+    """The standard error of an area under a ROC curve, by Hanley and McNeil; of Gini twice that."""
+    one, two = area / (2 - area), 2 * area**2 / (1 + area)
+    total = area * (1 - area)
+    total += (positives - 1) * (one - area**2) + (negatives - 1) * (two - area**2)
+    return math.sqrt(max(total, 0.0) / (positives * negatives))
+
+
 def standard_error(name: str, score: float, count: float) -> float:
-    """Of a share of right answers among so many rows; 0 for other metrics."""
+    """Of a share of right answers, or a Gini, among so many rows; 0 for other metrics.
+
+    How many rows of a Gini are positive is not known here: it is that of two classes of equal size,
+    and unequal ones err more.
+    """
+    if name == "gini" and count >= 2:
+        return 2 * auc_error((score + 1) / 2, count / 2, count / 2)
     if not metric(name).share or count <= 0:
         return 0.0
     return math.sqrt(max(score * (1 - score), 0.0) / count)

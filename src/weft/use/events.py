@@ -26,9 +26,10 @@ from weft.events.encoders import encoders_of
 from weft.events.pieces import event_files, names_of
 from weft.events.rows import padded
 from weft.events.store import Store, build_store
+from weft.metrics import auc_error
 from weft.models.usage.predict import answers, batches_of
 from weft.models.usage.record import Usage
-from weft.training.scores.ranking import auc_error, gini
+from weft.training.scores.ranking import gini
 
 PREDICTION = "prediction"
 EVENTS = 65_536  # of a batch, padding included

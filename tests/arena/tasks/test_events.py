@@ -13,10 +13,11 @@ from weft.arena.tasks import TASKS
 from weft.arena.tasks.events.leaks import TellingColumn
 from weft.arena.tasks.transactions.task import write_parquet
 from weft.errors import WeftError
+from weft.metrics import auc_error
 from weft.models import load, save
 from weft.objectives import Batch, Classify
 from weft.training import score, train
-from weft.training.scores.ranking import auc_error, bootstrap, gini
+from weft.training.scores.ranking import bootstrap, gini
 
 pytest.importorskip("pyarrow", reason="events are read by pyarrow")
 import pyarrow

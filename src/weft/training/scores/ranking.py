@@ -20,6 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from weft.metrics import auc_error
+
 
 @dataclass(frozen=True)
 class RankScores:
@@ -74,14 +76,6 @@ def auc(scores: np.ndarray, labels: np.ndarray) -> float:
 def gini(scores: np.ndarray, labels: np.ndarray) -> float:
     """2 AUC − 1."""
     return 2 * auc(scores, labels) - 1
-
-
-def auc_error(area: float, positives: int, negatives: int) -> float:
-    """The standard error of an area, by Hanley and McNeil; of Gini it is twice that."""
-    one, two = area / (2 - area), 2 * area**2 / (1 + area)
-    total = area * (1 - area)
-    total += (positives - 1) * (one - area**2) + (negatives - 1) * (two - area**2)
-    return math.sqrt(max(total, 0.0) / (positives * negatives))
 
 
 def bootstrap(scores: np.ndarray, labels: np.ndarray, draws: int = 200, seed: int = 0) -> float:
