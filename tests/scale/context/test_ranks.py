@@ -94,9 +94,6 @@ MODELS.append({"settings": BOTH, "n": LENGTH, "source": 38})
 EVEN = {"balance": "head_tail", "n": LENGTH}
 MODELS.append({"settings": BOTH, "source": 38, **EVEN})
 MODELS.append({"settings": language_model("full", "learned"), "compiled": True, **EVEN})
-SHORT = {"n": 3, "lengths": [3, 1, 2]}  # fewer tokens than ranks
-MODELS.append({"settings": language_model("full", "none", "rope"), **SHORT, "padding": "left"})
-MODELS.append({"settings": classifier("longformer(window=5)"), "n": 3})
 MODELS.append(
     {
         "settings": language_model("full", "none", "rope"),
@@ -104,6 +101,11 @@ MODELS.append(
     }
 )
 MODELS = [{"check": "model", **each} for each in MODELS]
+ROTARY = language_model("full", "none", "rope")
+SHORT = [  # fewer tokens than the four ranks
+    {"check": "model", "settings": ROTARY, "n": 3, "lengths": [3, 1, 2], "padding": "left"},
+    {"check": "model", "settings": classifier("longformer(window=5)"), "n": 3},
+]
 DROPPED = [
     {"check": "dropout", "dropout": 0.3, **case(mixer, True)}
     for mixer in ("full", "sliding_window(window=5)")
@@ -120,7 +122,7 @@ TWINS = [{"check": "skipped", **SMALL[at]} for at in (0, 1, 2)]
 @pytest.fixture(scope="module")
 def reports() -> dict[int, list[tuple[Case, Case]]]:
     """What both worlds found: (case, report)."""
-    return asked_of({2: [*SMALL, MODELS[0], *TWINS, WINDOW, DENSE], 4: [*ON_FOUR, *MEMORY]})
+    return asked_of({2: [*SMALL, MODELS[0], *TWINS, WINDOW, DENSE], 4: [*ON_FOUR, *SHORT, *MEMORY]})
 
 
 def asked_of(asked: dict[int, list[Case]]) -> dict[int, list[tuple[Case, Case]]]:
